@@ -1,21 +1,19 @@
-"""What the health probe brings home: from machines that answer, with faults, and where something is wrong.
-
-A fault shows in the reading that it is about, on the GPU that has it, and on no other.  The expected readings
-follow from what the fault is; whether one is bad is for the judge.
-"""
+"""What the health probe brings home: a fault shows on its own GPU alone, and a pass is earned."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from nodegauge_contract import Gpu, Unavailable, render_matrix
-from nodegauge_judge import judge_health
+from nodegauge_contract import Gpu, Result, Unavailable, render_matrix
+from nodegauge_judge import History, Verdict, judge_health
+from nodegauge_judge.coverage import VALUES
 from support.probing import Healthy, On, table_cells
 from testbed import profiles
 
@@ -222,3 +220,43 @@ def test_a_sensor_that_hangs_does_not_hang_the_probe(probe: On) -> None:
     assert result.omitted == ["sensors"]
     assert [sensor.value for sensor in result.sensors] == [7]
     assert all(gpu.window is not None for gpu in result.gpus)
+
+
+FAILED = Unavailable("NVML_ERROR_UNKNOWN")
+
+
+def without(gpu: Gpu, path: str, answer: Unavailable) -> Gpu:
+    member, _, leaf = path.partition(".")
+    value: Any = replace(getattr(gpu, member), **{leaf: answer}) if leaf else answer
+    return replace(gpu, **{member: value})
+
+
+def answered(gpu: Gpu) -> Iterator[str]:
+    for path in VALUES:
+        value = reduce(getattr, path.split("."), gpu)
+        if not isinstance(value, Unavailable):
+            yield path
+
+
+def changed(result: Result, position: int, gpu: Gpu) -> Result:
+    return replace(result, gpus=[*result.gpus[:position], gpu, *result.gpus[position + 1 :]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", profiles.names())
+def test_a_machine_passes_only_with_every_answer(healthy: Callable[[str], Result], profile: str) -> None:
+    """Neither on a machine that was read before, nor on a new one whose siblings have the value."""
+    result = healthy(profile)
+    before = judge_health(result)
+    if before.verdict is not Verdict.PASS:
+        pytest.skip(f"does not pass: {before.summary}")
+    assert before.coverage.gaps == []
+    missed = []
+    for position, gpu in enumerate(result.gpus):
+        for number, path in enumerate(answered(gpu)):
+            failed = changed(result, position, without(gpu, path, FAILED))
+            at_first_sight = len(result.gpus) > 1 and number % len(result.gpus) == position
+            histories = [before.history, History()] if at_first_sight else [before.history]
+            verdicts = {judge_health(failed, history=history).verdict for history in histories}
+            missed += [f"GPU {position}: {path}"] if Verdict.PASS in verdicts else []
+    assert missed == []

@@ -102,10 +102,8 @@ def test_page_cache_in_a_gpu_s_memory_is_nobody_s_job(gpu: Gpu, use: preconditio
     where they are hidden.  Cache makes way, so it does not make sizes smaller."""
     pair = [gpu, replace(gpu, index=1, uuid="GPU-1")]
     assert skipped(pair, use, use) is None
-    assert (
-        precondition.machine(precondition.Node(gpus=pair, uses=[use, use], confidential=NO)).free_bytes
-        is None
-    )
+    node = precondition.Node(gpus=pair, uses=[use, use], confidential=NO)
+    assert precondition.machine(node).free_bytes is None
     assert why(skipped(pair, use, replace(use, processes=1))) == "busy"
 
 
@@ -157,19 +155,15 @@ def utilisation(handle: Any, rates: Any) -> int:
 
 
 @pytest.mark.parametrize("version", ["_v3", "_v2"])
-def test_processes_are_counted_by_every_driver(
-    nvml: Nvml, library: Library, device: Device, version: str
-) -> None:
+def test_every_driver_counts_processes(nvml: Nvml, library: Library, device: Device, version: str) -> None:
     library.has(f"nvmlDeviceGetComputeRunningProcesses{version}", counting(2))
     library.has(f"nvmlDeviceGetMPSComputeRunningProcesses{version}", counting(1))
     library.has("nvmlDeviceGetMemoryInfo_v2", memory)
     library.answers("nvmlDeviceGetVirtualizationMode", 0, number=2)
     library.has("nvmlDeviceGetUtilizationRates", utilisation)
     use = precondition.read_use(nvml, device)
-    expected = precondition.GpuUse(
-        processes=3, used_mib=5, free_mib=79 << 10, virtualization=2, utilization=41
-    )
-    assert replace(use, c2c_links=expected.c2c_links) == expected
+    known = {"processes": 3, "used_mib": 5, "free_mib": 79 << 10, "virtualization": 2, "utilization": 41}
+    assert {name: getattr(use, name) for name in known} == known
     assert not precondition.holds_page_cache(gpus(1)[0], use)
 
 

@@ -1,5 +1,4 @@
-"""The benchmark as a whole, on simulated machines: with a child of the test's own, or with the project's
-engines on fake libraries and made-up programs."""
+"""The benchmark as a whole on simulated machines, with a child of the test's own or the project's engines."""
 
 from __future__ import annotations
 
@@ -46,10 +45,8 @@ def test_the_same_document_holds_what_nvml_says(nccl_on: NcclOn, profile: str) -
     for mine, theirs in zip(result.gpus, health.gpus, strict=True):
         for name in ("uuid", "name", "pci", "mig", "links", "switch_links", "fabric", "numa_node"):
             assert getattr(mine, name) == getattr(theirs, name), name
-        assert (mine.pcie.max_generation, mine.pcie.max_width) == (
-            theirs.pcie.max_generation,
-            theirs.pcie.max_width,
-        )
+        links = [(gpu.pcie.max_generation, gpu.pcie.max_width) for gpu in (mine, theirs)]
+        assert links[0] == links[1]
 
 
 def test_children_are_told_who_and_what(nccl_on: NcclOn) -> None:

@@ -1,7 +1,4 @@
-"""Whatever a child of the NCCL probe does, its arm has the right outcome and all its processes are gone.
-
-`supervisor.run` with real processes; the scripts are those of `support.nccl_probe`.
-"""
+"""Whatever a child of the NCCL probe does, its arm has the right outcome and its processes are gone."""
 
 from __future__ import annotations
 
@@ -46,8 +43,7 @@ TimeIsUp = Callable[[Callable[[], bool]], None]
 
 
 def test_success(script: ScriptedArm) -> None:
-    """Every cell, the pair matrix, all five times, exit code 0, no phase, no message; of the megabytes that
-    libraries print nothing counts."""
+    """Every cell, pairs and five times; of the megabytes that libraries print nothing counts."""
     arm = script("os.write(1, b'NCCL says hello ' * 100_000); os.write(2, b'x' * 1_000_000); all_well()")
     assert (arm.outcome, arm.phase, arm.message, arm.exit_code) == ("done", "", "", 0)
     assert [cell.us for cell in arm.cells] == [100 + n for n in range(10)]

@@ -1,8 +1,4 @@
-"""What comes out of a real probe run, beside what nvidia-smi printed on the real machine: matrices and cards.
-
-The real program, the real pynvml and the simulated driver library.  A profile joins by naming its recording.
-Where a matrix is published but not kept here, its facts are restated as rows.
-"""
+"""A real probe run beside what nvidia-smi printed on the real machine; some recordings are kept as rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The runner around any probe: last words of a hung, late, crashed or ended run, told by real processes.
-
-And what a probe does before it can do anything.
-"""
+"""A run of any probe: options, last words by real processes, what it leaves and costs."""
 
 from __future__ import annotations
 
@@ -16,7 +13,10 @@ import pytest
 
 import nodegauge_probes
 from nodegauge_contract import Problem, Result, decode
+from nodegauge_probes import settings
 from nodegauge_probes.runner import CallWatch
+from nodegauge_probes.settings import BadSettings, Format
+from support.probing import On, last_message
 from testbed import forkserver
 from testbed.wait import DEADLINE_SECONDS, wait_for
 
@@ -157,8 +157,7 @@ def test_a_call_is_hung_at_its_limit(call: str, limit: float) -> None:
 def test_a_call_is_not_blamed_for_the_time_in_which_the_process_stood_still(
     noted_late: float, calm: float, judged_late: float, steps: list[float]
 ) -> None:
-    """Stopped or frozen for longer than a call may take, wherever that meets it; one that hangs afterwards is
-    named none the less."""
+    """Wherever that meets it; one that hangs afterwards is named none the less."""
     looks = Looks()
     looks.clock.jumps[looks.clock.readings + 1] = noted_late
     looks.watch.enter("nvmlDeviceGetUUID", "")
@@ -224,8 +223,7 @@ time.sleep(600)
 
 
 def test_a_probe_that_is_told_to_go_while_it_starts_goes_at_once(tmp_path: Path) -> None:
-    """The first process of a container has no default answer to SIGTERM: it must have one of its own before
-    its libraries are loaded, which takes a while on a busy node."""
+    """The first process of a container has no default answer to SIGTERM."""
     mark = tmp_path / "importing"
     (tmp_path / "msgspec.py").write_text(STUCK.format(mark=str(mark)), encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCES}"}
@@ -238,3 +236,168 @@ def test_a_probe_that_is_told_to_go_while_it_starts_goes_at_once(tmp_path: Path)
             assert process.wait(timeout=DEADLINE_SECONDS) == 128 + signal.SIGTERM
         finally:
             process.kill()
+
+
+AUDIT = """
+import os, runpy, sys
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+CHANGES = {
+    "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod",
+    "os.chown", "subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec", "os.system",
+    "socket.__new__", "socket.connect", "socket.bind",
+}
+def hook(event, arguments):
+    if event == "open" and arguments[2] & WRITES:
+        os.write(2, f"open {os.fsdecode(arguments[0])}\\n".encode())
+    elif event in CHANGES:
+        os.write(2, f"{event} {arguments}\\n".encode())
+sys.dont_write_bytecode = True
+sys.addaudithook(hook)
+sys.argv = ["nodegauge_probes", *sys.argv[1:]]
+runpy.run_module("nodegauge_probes", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("form", ["json", "table"])
+def test_nothing_is_written_but_why_there_is_no_reading(probe: On, form: str) -> None:
+    """No file, process or socket, and of a problem the termination log, by the interpreter's audit events."""
+    on = probe("h100-sxm-8")
+    run = on.python(AUDIT, "health", "--window", "0", "--format", form)
+    assert (run.returncode, run.stderr) == (0, "")
+    on.environment["LD_LIBRARY_PATH"] = str(on.folder)
+    run = on.python(AUDIT, "health", "--window", "0", "--format", form)
+    assert (run.returncode, run.stderr.splitlines()) == (0, [f"open {on.termination_log}"])
+    assert last_message(on.termination_log).startswith("library-not-found: ")
+
+
+SIZE = r"""
+import re, sys
+from nodegauge_probes.cli import main
+main()
+peak = re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1]
+print(peak, *sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+"""
+
+
+def test_the_probe_is_small(probe: On) -> None:
+    """Under 60 MB of memory, and nothing of Kubernetes, YAML or asyncio in the process."""
+    on = probe("h100-sxm-8")
+    run = on.python(SIZE, "health", "--window", "0")
+    kib, *modules = run.stderr.split()
+    assert int(kib) < 60 * 1024
+    assert not {"kubernetes", "kopf", "yaml", "asyncio", "nodegauge_judge", "nodegauge_operator"} & set(
+        modules
+    )
+    assert "pynvml" in modules
+
+
+CLOSING = """
+import sys, pynvml
+from nodegauge_probes.collectors import sampling
+from nodegauge_probes.cli import main
+shutdown = pynvml.nvmlShutdown
+pynvml.nvmlShutdown = lambda: (shutdown(), print("closed", file=sys.stderr))
+if sys.argv.pop() == "broken":
+    sampling.watch = None
+main()
+"""
+
+
+@pytest.mark.parametrize(("state", "problem"), [("sound", None), ("broken", "crashed")])
+def test_the_driver_is_let_go_of_once(probe: On, state: str, problem: str | None) -> None:
+    """An open client blocks driver unload and GPU reset, so a crash in between closes it as well."""
+    run = probe("titan-rtx-nv2").python(CLOSING, "health", "--window", "0", state)
+    assert run.stderr == "closed\n"
+    result = decode(run.stdout)
+    assert (result.problem and result.problem.kind) == problem
+
+
+def parse(*arguments: str, probe: str = "health", **environment: str) -> settings.Settings:
+    probes = ["health", "nccl", "pull", "load", "watch"]
+    return settings.parse([probe, *arguments], environment, probes=probes, engines=["nccl4py", "nccl-tests"])
+
+
+def test_defaults_need_no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(settings, "DEFAULT_TERMINATION_LOG", tmp_path / "none")
+    parsed = parse()
+    assert (parsed.window, parsed.hz, parsed.deadline, parsed.format) == (3, 4, 45, Format.JSON)
+    assert (parsed.sysfs, parsed.procfs, parsed.termination_log) == (Path("/sys"), Path("/proc"), None)
+    assert (parsed.run, parsed.node) == ("", "")
+    nccl, load = parse(probe="nccl", NCCL_ALGO="Ring"), parse(probe="load")
+    assert (nccl.deadline, nccl.budget, nccl.limits, nccl.engine) == (810, 60, (None, 45, 10), "nccl4py")
+    assert (nccl.nccl_variables, nccl.child, nccl.expected, nccl.shared) == ({}, "", 0, "")
+    assert (load.seconds, load.deadline, load.stop_below) == (30, 150, 3)
+    assert parse("--seconds", "300", probe="load").deadline == 420, "a longer load has a later one"
+
+
+def test_the_default_termination_log_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A kubelet mounts the file before the container starts."""
+    log = tmp_path / "termination-log"
+    log.touch()
+    monkeypatch.setattr(settings, "DEFAULT_TERMINATION_LOG", log)
+    assert parse().termination_log == log
+
+
+def test_options_win_over_the_environment() -> None:
+    parsed = parse(
+        "--sysfs", "/a", NODEGAUGE_SYSFS="/b", NODEGAUGE_PROCFS="/c", NODEGAUGE_RUN="r", NODEGAUGE_NODE="n"
+    )
+    assert (parsed.sysfs, parsed.procfs, parsed.run, parsed.node) == (Path("/a"), Path("/c"), "r", "n")
+
+
+def test_an_unknown_probe_is_a_wrong_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        parse(probe="nvlink")
+    assert error.value.code == 2
+    assert "health" in capsys.readouterr().err
+
+
+def test_the_benchmark_is_told_by_options_and_environment() -> None:
+    options = ("--environment", '{"NCCL_ALGO": "Ring"}', "--limits", "3,2,1.5")
+    pod = {"GPUS": "8", "SHARED": "time-slicing", "NCCL_CHILD": "/opt/child", "NCCL_LIMITS": "9,9,9"}
+    parsed = parse(*options, probe="nccl", **{f"NODEGAUGE_{name}": value for name, value in pod.items()})
+    assert (parsed.nccl_variables, parsed.limits) == ({"NCCL_ALGO": "Ring"}, (3, 2, 1.5))
+    assert (parsed.expected, parsed.shared, parsed.child) == (8, "time-slicing", "/opt/child")
+    assert parse(probe="nccl", NODEGAUGE_NCCL_LIMITS="9,8,7").limits == (9, 8, 7)
+    assert parse("--limits", "auto,8,7", "--deadline", "3240", probe="nccl").limits == (None, 8, 7)
+
+
+REFUSED: list[tuple[str, list[str], dict[str, str], list[str]]] = [
+    (
+        "health",
+        ["--window", "long", "--hz", "0", "--deadline", "-1"],
+        {"NODE": "n" * 254},
+        ["--window", "--hz", "--deadline", "NODEGAUGE_NODE"],
+    ),
+    *(("health", ["--window", value], {}, ["--window"]) for value in ("nan", "inf", "1e9", "")),
+    ("health", ["--window", "30", "--deadline", "20"], {}, ["--deadline"]),
+    (
+        "nccl",
+        ["--limits", "9,9", "--budget", "0"],
+        {"GPUS": "all", "NCCL_CHILD": "child"},
+        ["--budget", "--limits", "NODEGAUGE_GPUS", "NODEGAUGE_NCCL_CHILD"],
+    ),
+    *(
+        ("nccl", ["--environment", variables], {}, ["--environment"])
+        for variables in (
+            *("[]", "{", '{"LD_PRELOAD": "/evil.so"}', '{"NODEGAUGE_PROTOCOL_FD": "1"}', '{"NCCL_ALGO": 1}'),
+            *('{"NCCL_ALGO": "a\\u0000b"}', '{"nccl_algo": "Ring"}'),
+        )
+    ),
+    ("load", ["--seconds", "0"], {}, ["--seconds"]),
+    ("load", ["--seconds", "1e5"], {}, ["--deadline", "--seconds"]),
+    ("load", ["--hz", "1.5", "--stop-below", "-1"], {}, ["--hz", "--stop-below"]),
+    ("watch", ["--interval", "0", "--confirm", "1,x"], {}, ["--confirm", "--interval"]),
+]
+"""Probe, options, variables, and the names that the one error lists.  A policy tunes NCCL; it is no way to
+load a library into the benchmark."""
+
+
+@pytest.mark.parametrize(("probe", "options", "variables", "named"), REFUSED)
+def test_one_error_names_every_bad_value(
+    probe: str, options: list[str], variables: dict[str, str], named: list[str]
+) -> None:
+    with pytest.raises(BadSettings) as error:
+        parse(*options, probe=probe, **{f"NODEGAUGE_{name}": value for name, value in variables.items()})
+    lines = str(error.value).splitlines()
+    assert sorted(line.partition(":")[0] for line in lines) == sorted(named)

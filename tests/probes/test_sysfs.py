@@ -1,7 +1,4 @@
-"""What sysfs shows around the GPUs: the PCI bus, distances, network cards, supplies and fans.
-
-Control groups of both versions and /dev/shm, too.
-"""
+"""What sysfs shows around the GPUs: the PCI bus, network cards, supplies, fans, control groups, /dev/shm."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corpus.bmc.table import Served
 from nodegauge_bmc import connection, growth, values
 from nodegauge_bmc.connection import Access, BmcError, Connection, Unreadable, checked
 from nodegauge_bmc.redfish import read_tree
@@ -221,9 +222,7 @@ async def test_a_login_that_only_lets_the_password_change_says_so(bmcs: Bmcs) ->
     ids=["role", "role by 401", "busy", "unknown"],
 )
 @in_virtual_time
-async def test_one_resource_that_is_refused_says_why_and_the_rest_is_read(
-    answer: Any, part: str, bmcs: Bmcs
-) -> None:
+async def test_one_refused_resource_says_why_and_the_rest_is_read(answer: Any, part: str, bmcs: Bmcs) -> None:
     async with bmcs("supermicro", says={POWER: answer}) as bmc:
         reading = await bmcs.read(bmc)
     [reason] = [unread.reason for unread in reading.unread if unread.path == POWER]
@@ -301,17 +300,6 @@ JUNK = st.recursive(
 )
 
 
-class Recorded:
-    def __init__(self, resources: dict[str, Any]) -> None:
-        self._resources = resources
-
-    async def get(self, path: str) -> dict[str, Any]:
-        resource = self._resources.get(path.partition("?")[0].rstrip("/"))
-        if not isinstance(resource, dict):
-            raise Unreadable("HTTP status 404")
-        return resource
-
-
 @pytest.mark.slow
 @settings(max_examples=400)
 @given(data=st.data())
@@ -329,7 +317,7 @@ async def test_no_tree_breaks_the_reader(data: st.DataObject) -> None:
                 break
             value = value[key]
     try:
-        reading = await read_tree(Tree(cast(Connection, Recorded(resources))))
+        reading = await read_tree(Tree(cast(Connection, Served(resources, {}))))
     except BmcError:
         return
     assert judge_chassis(reading).summary
@@ -430,30 +418,17 @@ async def test_a_temperature_that_cannot_be_is_none(absurd: Any, bmcs: Bmcs) -> 
 async def test_each_cause_has_its_seconds(bmcs: Bmcs) -> None:
     resources = tree("dgx-h100")
     nvidia = {"HardwareViolationThrottleDuration": "P1DT1H", "GlobalSoftwareViolationThrottleDuration": 5}
-    resources[METRICS] |= {
-        "PowerLimitThrottleDuration": "PT7M30.25S",
-        "ThermalLimitThrottleDuration": "PT0S",
-        "Oem": {"Nvidia": nvidia},
-    }
+    power, thermal = "PowerLimitThrottleDuration", "ThermalLimitThrottleDuration"
+    resources[METRICS] |= {power: "PT7M30.25S", thermal: "PT0S", "Oem": {"Nvidia": nvidia}}
     gpu = await third_gpu(resources, bmcs)
     assert gpu.throttled_seconds == {"power": 450.25, "thermal": 0.0, "hardware": 90_000.0}
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("PT0S", 0), ("PT12.345678901S", 12.346), ("P2D", 172_800), ("P0DT0H0M1.5S", 1.5), ("PT1H", 3600),
-    ],
-)  # fmt: skip
-def test_a_duration_is_seconds(text: str, seconds: float) -> None:
-    assert values.duration(text) == seconds
-
-
-@pytest.mark.parametrize(
-    "text", ["", "P", "PT", "12", "-PT1S", "PT1,5S", "P1Y", "PT1S ", "PT٣S", "P999999D", 12, True, ["PT1S"]]
-)
-def test_no_other_text_is_a_duration(text: Any) -> None:
-    assert isinstance(values.duration(text), Unavailable)
+def test_a_duration_is_seconds_and_no_other_text_is_one() -> None:
+    known = {"PT0S": 0, "PT12.345678901S": 12.346, "P2D": 172_800, "P0DT0H0M1.5S": 1.5, "PT1H": 3600}
+    assert {text: values.duration(text) for text in known} == known
+    odd = ["", "P", "PT", "12", "-PT1S", "PT1,5S", "P1Y", "PT1S ", "PT٣S", "P999999D", 12, True, ["PT1S"]]
+    assert [one for one in odd if not isinstance(values.duration(one), Unavailable)] == []
 
 
 def reading(seconds: dict[str, float], **changes: Any) -> ChassisReading:
@@ -463,7 +438,7 @@ def reading(seconds: dict[str, float], **changes: Any) -> ChassisReading:
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "grown"),
+    ("before", "now", "grew"),
     [
         (reading({"thermal": 5e6}), reading({"thermal": 5e6 + 12}), {"thermal": 12}),
         (reading({"thermal": 7}), reading({"thermal": 7}), {"thermal": 0}),
@@ -481,11 +456,9 @@ def reading(seconds: dict[str, float], **changes: Any) -> ChassisReading:
         "other GPU", "other board", "no GPU before", "first reading",
     ],
 )  # fmt: skip
-def test_only_growth_is_new(
-    before: ChassisReading | None, now: ChassisReading, grown: dict[str, float]
-) -> None:
+def test_what_grew_is_new(before: ChassisReading | None, now: ChassisReading, grew: dict[str, float]) -> None:
     after = growth.since(before, now, seconds=300)
-    assert after.gpus[0].throttled_lately_seconds == grown
+    assert after.gpus[0].throttled_lately_seconds == grew
     assert (after.since_seconds == 300) is (before is not None)
 
 

@@ -1,7 +1,4 @@
-"""Machines read by IPMI: Debian's `ipmi_sim` and the testbed's own BMC show the same sensors, with faults.
-
-Where there is no `ipmi_sim` and none can be fetched, its half is skipped and says what to install.
-"""
+"""Machines read by IPMI, from Debian's `ipmi_sim`, if it can be had, and the testbed's own BMC."""
 
 from __future__ import annotations
 
@@ -66,10 +63,8 @@ async def test_a_healthy_machine(by: str, tmp_path: Path) -> None:
     assert {(one.rpm, one.low_critical_rpm) for one in got.fans} == {(8400, 500)}
     [rail] = [one for one in got.rails if one.name == "12V"]
     assert (rail.volts, rail.low_critical_volts, rail.high_critical_volts) == (12.12, 10.8, 13.2)
-    assert [(one.inlet, one.celsius, one.high_critical_celsius) for one in got.air] == [
-        (True, 24, 42),
-        (False, 41, 75),
-    ]
+    air = [(one.inlet, one.celsius, one.high_critical_celsius) for one in got.air]
+    assert air == [(True, 24, 42), (False, 41, 75)]
     assert (len(got.fans), len(got.rails), got.unread) == (6, 3, [])
 
 

@@ -1,7 +1,4 @@
-"""The matrix in the style of each driver release, from documents made for the test.
-
-That real recordings come out of real probe runs is shown in tests/probes.
-"""
+"""The matrix in the style of each driver release; real runs are compared in tests/probes."""
 
 from __future__ import annotations
 
@@ -39,9 +36,7 @@ def gpu(index: int, *, peer: str = "", links: int = 0) -> Gpu:
     )
 
 
-def pair(
-    driver: str, *, links: int = 0, ancestor: int | Unavailable = 30, nics: Nics | None = None
-) -> Result:
+def two(driver: str, *, links: int = 0, ancestor: int | Unavailable = 30, nics: Nics | None = None) -> Result:
     return Result(
         probe="health",
         system=System(driver=driver),
@@ -81,7 +76,7 @@ def test_newer_styles_number_the_network_cards_and_name_them_below() -> None:
         to_gpu=[["PIX", "SYS"], ["NODE", NO]],
         to_nic=[["X", "PHB"], ["PHB", "X"]],
     )
-    text = render_matrix(pair("535.129.03", nics=nics))
+    text = render_matrix(two("535.129.03", nics=nics))
     assert cells(text) == [
         ["GPU0", "GPU1", "NIC0", "NIC1", "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"],
         ["GPU0", "X", "PHB", "PIX", "NODE", "0-23", "N/A", "N/A"],
@@ -90,7 +85,7 @@ def test_newer_styles_number_the_network_cards_and_name_them_below() -> None:
         ["NIC1", "NODE", "N/A", "PHB", "X"],
     ]
     assert text.endswith("NIC Legend:\n\n  NIC0: mlx5_0\n  NIC1: mlx5_bond_0")
-    assert "mlx5_bond_0" in cells(render_matrix(pair("450.80", nics=nics)))[0]
+    assert "mlx5_bond_0" in cells(render_matrix(two("450.80", nics=nics)))[0]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +93,7 @@ def test_newer_styles_number_the_network_cards_and_name_them_below() -> None:
     [(0, "PIX"), (10, "PIX"), (20, "PXB"), (30, "PHB"), (40, "NODE"), (50, "SYS"), (99, "N/A"), (NO, "N/A")],
 )
 def test_ancestors_have_the_letters_of_the_tool(level: int | Unavailable, letters: str) -> None:
-    assert cells(render_matrix(pair("470.82", ancestor=level)))[1][2] == letters
+    assert cells(render_matrix(two("470.82", ancestor=level)))[1][2] == letters
 
 
 def test_a_document_that_ended_early_still_prints() -> None:
@@ -109,7 +104,7 @@ def test_a_document_that_ended_early_still_prints() -> None:
 
 def test_columns_line_up_and_carry_no_tabs() -> None:
     """Every row is cut to the same columns, without trailing blanks, so that YAML shows it as a block."""
-    text = render_matrix(pair("535.129.03", links=18))
+    text = render_matrix(two("535.129.03", links=18))
     head, *rows = text.split("\n\n")[0].splitlines()
     assert "\t" not in text
     assert all(line == line.rstrip() for line in text.splitlines())
@@ -117,6 +112,7 @@ def test_columns_line_up_and_carry_no_tabs() -> None:
 
 
 REMOTE, HIDDEN = Doubt.REMOTE, Doubt.HIDDEN
+STATELESS = ((9, Doubt.STATE), (Unavailable("Unknown"), Doubt.STATE))
 NV2 = {"pair": ((0, 2), (2, 0))}
 BOTH = tuple(tuple(18 * (i != j) for j in range(4)) for i in range(4))
 UNKNOWN = Unavailable("Unknown")
@@ -190,20 +186,11 @@ TABLE: Table = {
     ],
     "inactive and absent links are zero": [
         (made.every_link(made.titan(), state=state), {"sums": (0, 0)}, [])
-        for state in (
-            0,
-            Unavailable("NVMLError_NotSupported: Not Supported"),
-            Unavailable("Invalid Argument"),
-        )
+        for state in (0, *map(Unavailable, ("NVMLError_NotSupported: Not Supported", "Invalid Argument")))
     ],
     "asleep, disabled and unreadable links are a doubt, not a zero": [
         (made.every_link(made.titan(), state=state), {"sums": (0, 0)}, {doubt})
-        for state, doubt in (
-            (2, Doubt.ASLEEP),
-            (3, Doubt.TRAFFIC_DISABLED),
-            (9, Doubt.STATE),
-            (UNKNOWN, Doubt.STATE),
-        )
+        for state, doubt in ((2, Doubt.ASLEEP), (3, Doubt.TRAFFIC_DISABLED), *STATELESS)
     ],
     "P2P_SUPPORTED false is an answer, not readable is a doubt (NCCL skips the one and the other)": [
         (made.with_links(made.titan(), 0, p2p=0), {"pair": ((0, 0), (0, 0))}, []),

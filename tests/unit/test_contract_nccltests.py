@@ -1,7 +1,4 @@
-"""Logs of nccl-tests: every layout that they have had, as launchers hand them on, whole, shortened or cut.
-
-Three are recordings of other projects; the rest is made from the formats of nccl-tests' own sources.
-"""
+"""Logs of nccl-tests in every layout, recorded or made from its own sources' formats."""
 
 from __future__ import annotations
 
@@ -52,8 +49,7 @@ def log(*lines: str, head: str = HEAD, foot: str = FOOT) -> str:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_log_says_what_ran_on_what(name: str) -> None:
-    """Collective, ranks, machines and rows.  For every row and both halves our bus bandwidth, from size, time
-    and ranks, is that of the log within 1 % or half a unit of its last printed digit."""
+    """Our bus bandwidth is the log's within 1 % or half a unit of its last printed digit."""
     text = (FIXTURES / name).read_text()
     document = result(text)
     [arm] = document.nccl.arms
@@ -151,10 +147,7 @@ NAMED = "# Collective test starting: {}_perf\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            log(ROW.replace("262144", "200000")),
-            "line 6: 1048576 bytes are neither 200000 elements of 4 bytes",
-        ),
+        (log(ROW.replace("262144", "200000")), "line 6: 1048576 bytes are neither 200000 elements of 4"),
         (log(ROW.replace("float", "quad")), "line 6: unknown type quad"),
         (log(ROW.replace("50.0", "fifty")), "line 6: expected the columns `time algbw busbw #wrong time"),
         (log(ROW.replace("50.0", "0.00")), "line 6: expected the columns"),
@@ -182,11 +175,7 @@ def test_what_the_caller_says_counts_unless_the_table_contradicts() -> None:
 @pytest.mark.parametrize(
     ("text", "collective", "wrong"),
     [
-        (
-            "$ sudo ./build/./alltoall_perf\n" + devices(0) + "\n".join([HEAD, ONE_RANK, FOOT]),
-            "alltoall",
-            0,
-        ),
+        ("$ sudo ./build/./alltoall_perf\n" + devices(0) + "\n".join([HEAD, ONE_RANK, FOOT]), "alltoall", 0),
         (NAMED.format("alltoall") + log(TOTAL), "alltoall", 0),
         (NAMED.format("sendrecv") + log(ROW), "sendrecv", 0),
         (NAMED.format("scatter") + log(TOTAL.replace("-1", "0")), "scatter", 0),

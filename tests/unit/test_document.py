@@ -78,8 +78,7 @@ def test_every_member_of_this_version_is_in_a_golden_document() -> None:
 
 
 class Values:
-    """Values of a type: no two alike, and lists of `most`; with a `chance` one of `spread`, so that columns
-    agree or not, shorter lists, and any type of a union."""
+    """Values of a type, no two alike; with a `chance` of `spread`, shorter lists, and any type of a union."""
 
     def __init__(self, *, spread: int = 10**6, chance: Random | None = None, most: int = 5) -> None:
         self._spread, self._chance, self._most = spread, chance, most
@@ -206,8 +205,7 @@ def test_a_list_of_records_is_a_table(records: Any, table: Any) -> None:
 
 
 def read(value: Any) -> str:
-    """JSON without members that are null or that nobody read, which is their default, and in which 1, 1.0
-    and true are three values."""
+    """JSON without null and unread members, in which 1, 1.0 and true are three values."""
 
     def stripped(value: Any) -> Any:
         if isinstance(value, dict):
@@ -258,8 +256,7 @@ def test_the_parts_have_64_kib_together() -> None:
     ("name", "share"), [("1.1-dgx2-busy", 0.6), ("1.2-dgx2-nccl", 0.8), ("1.4-h100-load-slow", 0.5)]
 )
 def test_the_largest_machines_have_room(name: str, share: float) -> None:
-    """The rest is for what another driver answers (a quarter), Xids, lost GPUs and long messages; of load
-    runs there is one on half as many GPUs."""
+    """The rest is for other drivers' answers, Xids and long messages, and half of a load run's GPUs."""
     result = golden(name)
     assert len(text(result)) <= share * PART_BYTES[result.probe]
     assert decode(text(result)) == result

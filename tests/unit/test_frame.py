@@ -1,9 +1,4 @@
-"""What holds the repository together: rules about files rather than about behaviour.
-
-Each rule is one that was broken somewhere before and cost somebody a day: a folder that shadows the standard
-library, a path of one developer's machine, a package that imports what its extra does not install, a link to
-a page that is gone.  Only tracked files are looked at.
-"""
+"""What holds the repository together: rules about tracked files, each of which was broken somewhere."""
 
 from __future__ import annotations
 
@@ -211,3 +206,27 @@ def test_every_decision_has_its_sections_and_is_listed() -> None:
         assert re.search(r"\n20\d\d-\d\d-\d\d, ", text), f"{page.name} has no date"
         assert text.count("\n") <= 50, f"{page.name} is longer than a screen"
         assert f"(adr/{page.name})" in index, f"{page.name} is not listed"
+
+
+TESTS = Path(__file__).parents[1]
+FIXTURES = TESTS / "fixtures"
+INDEX = FIXTURES / "INDEX.md"
+
+
+def rows() -> dict[str, list[str]]:
+    """The cells of every row of the index by the file's name."""
+    lines = [line for line in INDEX.read_text().splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return {row[0]: row for row in cells[2:]}
+
+
+def test_every_fixture_is_indexed_and_used() -> None:
+    """No file without a row, no row without a file, and none that no test or profile names."""
+    files = {path.relative_to(FIXTURES).as_posix() for path in FIXTURES.rglob("*") if path.is_file()}
+    index = rows()
+    assert files - {INDEX.name} == index.keys()
+    assert [name for name, row in index.items() if len(row) != 4 or not all(row)] == []
+    users = [path for end in ("py", "yaml") for path in TESTS.rglob(f"*.{end}")]
+    texts = "\n".join(path.read_text() for path in users if FIXTURES not in path.parents)
+    texts += (FIXTURES / "careful-reader.yaml").read_text()
+    assert [name for name in index if name.rpartition("/")[2].partition(".")[0] not in texts] == []

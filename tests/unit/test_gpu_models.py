@@ -116,7 +116,6 @@ def test_a_new_model_is_one_row() -> None:
     expectation = Expectations.default().find(
         gpu="NVIDIA X900-SXM9", count=16, collective="all_reduce", bytes=GIB, nvls=None, link="nvlink"
     )
-    assert expectation is not None
     assert (expectation.busbw, expectation.source) == (1500, "invented log")
     assert board.form(Gpu(index=0, name="NVIDIA H100 80GB HBM3")) is Form.CARD
 

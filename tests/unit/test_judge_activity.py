@@ -160,8 +160,7 @@ ERRORS = ("ecc_uncorrected", "ecc_corrected", "pcie_replays", "pcie_correctable"
     [(900, 12, 5), (90_000, 12, 5), (900, 7, 0), (60, 12, None), (900, 6, None)],
 )
 def test_errors_are_counted_between_runs(name: str, seconds: float, now: int, expected: int | None) -> None:
-    """Missed runs lose none; too early a run waits, but for errors of which one is one too many; a counter
-    that went back says nothing."""
+    """Missed runs lose none; too early a run waits, but for errors of which one is too many."""
     first = counted(7)
     grown = case(first, replace(counted(now), host=later(first, seconds).host)).growth
     known = 5 if seconds == 60 and name in growth.AT_ONCE else expected
@@ -271,7 +270,7 @@ BARE = every(
     temperature=contract.Temperature(),
     events=made.gpu(0, name="x").events,
 )
-SW = "sw-thermal-slowdown"
+SW, AT_REST_TOO = "sw-thermal-slowdown", {"power-brake": GOOD, HW: GOOD}
 ANSWERS: dict[str, list[tuple[tuple[Result, ...], dict[str, Answer]]]] = {
     "every GPU that was bad must be good under load": [
         ((FOUR, THREE, BOTH), {SW: BAD}),
@@ -288,9 +287,7 @@ ANSWERS: dict[str, list[tuple[tuple[Result, ...], dict[str, Answer]]]] = {
         ((FOUR, THREE, made.with_gpu(TURNED, 0, **working())), {SW: GOOD}),
     ],
     "a bad GPU that is lost does not become good": [((FOUR, THREE, GONE), {"gpu-lost": BAD, SW: UNSURE})],
-    "a bad GPU that was replaced left with its board": [
-        ((FOUR, THREE, SWAPPED, later(SWAPPED, 900)), {SW: GOOD})
-    ],
+    "a replaced GPU left with its board": [((FOUR, THREE, SWAPPED, later(SWAPPED, 900)), {SW: GOOD})],
     "identity alone is unsure about all that needs a counter, a sensor or a temperature": [
         (
             (BARE,),
@@ -298,10 +295,7 @@ ANSWERS: dict[str, list[tuple[tuple[Result, ...], dict[str, Answer]]]] = {
         )
     ],
     "an idle run is no load for rules that need load, and good for brake and heat in hardware": [
-        (
-            (IDLE, later(IDLE, 900, low_utilization=900)),
-            dict.fromkeys(UNDER_LOAD, NO_LOAD) | {"power-brake": GOOD, HW: GOOD},
-        )
+        ((IDLE, later(IDLE, 900, low_utilization=900)), dict.fromkeys(UNDER_LOAD, NO_LOAD) | AT_REST_TOO)
     ],
 }
 

@@ -13,13 +13,7 @@ from nodegauge_contract.chassis import AirTemperature, BoardGpu, ChassisReading,
 from nodegauge_judge import Judgement, Verdict
 from support.judge_results import Row, Table, check, grew, judge, later, node, rows, working
 
-GOOD: dict[str, Any] = {
-    "present": True,
-    "state": "Enabled",
-    "health": "OK",
-    "capacity_watts": 2000,
-    "output_watts": 400,
-}
+GOOD = {"present": True, "state": "Enabled", "health": "OK", "capacity_watts": 2000, "output_watts": 400}
 
 
 def supplies(*changes: dict[str, Any], watts: float | None = 1600, **more: Any) -> ChassisReading:
@@ -105,10 +99,7 @@ TABLE: Table = {
             {"uuid": made.uuid(0), "ports_up": 17},
         )
     ],
-    "with MIG on every link reads as down": (
-        judge(made.every_gpu(made.h100(2), mig=1), chassis=board(ports_up=17)),
-        "",
-    ),
+    "MIG: links read as down": (judge(made.every_gpu(made.h100(2), mig=1), chassis=board(ports_up=17)), ""),
 }
 
 

@@ -60,8 +60,7 @@ def paced(*mhz: float, bits: dict[int, dict[int, int]] | None = None, moves: flo
 
 
 def tenants(name: str, watts: float, *gpus: tuple[float, float, float, int], **first: Any) -> Result:
-    """GPUs of one model and power limit in watts: MHz, watts, per cent of utilisation, samples with the power
-    cap's bit; `first`: other fields of the first one."""
+    """GPUs of one model and limit in watts: MHz, watts, per cent of utilisation, capped samples."""
     result = every(node(len(gpus)), name=name, power=limit(watts))
     for gpu_index, (mhz, drawn, percent, capped_samples) in enumerate(gpus):
         bits = {0x4: capped_samples} if capped_samples else {}
@@ -84,8 +83,7 @@ def one_still(mhz: float, watts: float) -> Result:
 
 
 def locked(mhz: float, *, source: int = 0, **fields: Any) -> Result:
-    """GPU 3 of eight at that clock, its siblings at a constant 1980 MHz, at the same work; `fields`: of its
-    window, or `bits`."""
+    """GPU 3 of eight at that clock, its siblings at 1980 MHz at the same work; `fields`: of its window."""
     result = every(tenants(H100, 700, *[LIGHT] * 8), **working(sm_mhz=span(1980), power_mw=span(310_000)))
     own = working(**{"sm_mhz": span(mhz), "power_mw": span(250_000)} | fields)
     return made.with_gpu(result, 3, **own, power=replace(limit(700), source=source))
@@ -112,7 +110,7 @@ IDLE = every(later(alike(1980), 900, low_utilization=900, watts=70), **resting()
 LOWER = alike(1200, clocks=Clocks(max_sm_mhz=1980, app_sm_mhz=1200))
 EXPLAINED = ("", {"slow-clock": UNSURE})
 SLOW = (FAIL, {"slow-clock": BAD})
-FINE = ("", {"slow-clock": GOOD})
+FINE, IDLE_CLOCK = ("", {"slow-clock": GOOD}), {"slow-clock": Answer.NO_LOAD}
 TABLE: Table = {
     "a cap below a known base clock warns, if most samples are capped": [
         (capped(1274), LOW),
@@ -146,9 +144,7 @@ TABLE: Table = {
     "a slowdown with its own rule explains": [
         (paced(1000, 1000, 500, bits={2: {0x20: 12}}), "sw-thermal-slowdown/fail", {"slow-clock": UNSURE})
     ],
-    "the power limit explains": [
-        (tenants(H100, 700, (1200, 698, 99, 12), *[(1700, 690, 99, 12)] * 7), *EXPLAINED),
-    ],
+    "the limit explains": [(tenants(H100, 700, (1200, 698, 99, 12), *[(1700, 690, 99, 12)] * 7), *EXPLAINED)],
     "other work explains": [
         (tenants(H200, 700, (1395, 610, 100, 0), *[(1980, 290, 100, 0)] * 7), *EXPLAINED),
         (tenants(H200, 700, (1500, 150, 100, 0), *[(1980, 560, 100, 0)] * 7), *EXPLAINED),
@@ -191,21 +187,14 @@ TABLE: Table = {
     "a cap below nine tenths of the default warns": [
         (powered(enforced_limit_mw=359_999, default_limit_mw=400_000), LOW),
         (powered(enforced_limit_mw=360_000, default_limit_mw=400_000), ""),
-        (
-            CAPPED,
-            LOW,
-            ": Capped at 250 W of 400 W by default (62%, warns below 90%).",
-            {"enforced_watts": 250},
-        ),
+        (CAPPED, LOW, "Capped at 250 W of 400 W by default (62%, warns below 90%)", {"enforced_watts": 250}),
     ],
     "a missing or zero reading is no cap": [
         (powered(enforced_limit_mw=0, default_limit_mw=400_000), ""),
         (powered(default_limit_mw=400_000), ""),
         (powered(enforced_limit_mw=100_000), ""),
     ],
-    "a policy that wants caps may have them": [
-        (judge(CAPPED, thresholds=Thresholds(power_cap_ratio=0.6)), "")
-    ],
+    "a policy may want caps": [(judge(CAPPED, thresholds=Thresholds(power_cap_ratio=0.6)), "")],
     "GPUs that differ are information, the model first": [
         (
             made.with_gpu(made.phb(), 0, name=A10),
@@ -225,18 +214,14 @@ TABLE: Table = {
         (among(alike(1600), *[1980] * 4), *FINE),
         (among(alike(792), 792, 800, 1980), *FINE),
     ],
-    "one among two nodes has no peers": [
+    "one of two has no peers": [
         (among(alike(792), 1980), *FINE),
         (among(alike(792, gpus=1), 1980), *EXPLAINED),
     ],
     "a node with a reason, an idle one, and one of two models are not compared": [
         (among(every(alike(792), **working(sm_mhz=span(792), bits={0x4: 12})), *[1980] * 4), *FINE),
         (among(every(alike(792), **working(sm_mhz=span(792), bits={0x2: 12})), *[1980] * 4), *EXPLAINED),
-        (
-            among(every(alike(792), **resting(sm_mhz=span(792))), *[1980] * 4),
-            "",
-            {"slow-clock": Answer.NO_LOAD},
-        ),
+        (among(every(alike(792), **resting(sm_mhz=span(792))), *[1980] * 4), "", IDLE_CLOCK),
         (among(made.with_gpu(alike(792), 3, name=H200), *[1980] * 4), MIXED, {"slow-clock": UNSURE}),
     ],
     "without peers the past tells; a setting would look the same, so it warns and enters no gate": [
@@ -262,22 +247,17 @@ def test_clocks_and_caps_are_judged(row: Row) -> None:
 
 
 def test_peers_have_the_same_model_and_settings() -> None:
-    first, *same = (
-        alike(1980),
-        made.with_links(alike(1980), 0, links=list(range(17))),
-        *(alike(1980, gpus=4), alike(1200)),
-    )
+    first = alike(1980)
+    same = (first, made.with_links(first, 0, links=list(range(17))), alike(1980, gpus=4), alike(1200))
     other = (
         alike(1980, name=H200),
         alike(1980, power=limit(700, 500)),
         alike(1980, clocks=Clocks(max_sm_mhz=1980, app_sm_mhz=1500)),
     )
     clock = judge(first).clock
-    assert clock is not None
     assert clock.mhz == 1980
     for result in (*same, *other):
         theirs = judge(result).clock
-        assert theirs is not None
         assert (theirs.fingerprint == clock.fingerprint) == (result in same)
     assert judge(every(first, **resting())).clock is None
 
@@ -453,9 +433,7 @@ HEAT: Table = {
             {"celsius": 95, "limit_celsius": 90},
         ),
     ],
-    "the hottest sample of the window counts": [
-        (WINDOW_HOT, "hot/warn", {"celsius": 81, "limit_celsius": 85})
-    ],
+    "the hottest sample counts": [(WINDOW_HOT, "hot/warn", {"celsius": 81, "limit_celsius": 85})],
 }
 
 
@@ -475,14 +453,7 @@ def test_a_job_that_ended_before_the_window_is_no_load() -> None:
 
 @pytest.mark.parametrize(
     ("celsius", "band"),
-    [
-        (75, "excellent"),
-        (76, "good"),
-        (79, "good"),
-        (80, "warm"),
-        (83, "warm"),
-        (84, "throttling-likely"),
-    ],
+    [(75, "excellent"), (76, "good"), (79, "good"), (80, "warm"), (83, "warm"), (84, "throttling-likely")],
 )
 def test_each_temperature_has_a_band(celsius: int, band: str) -> None:
     brief = judge(heated(celsius)).gpus[0]

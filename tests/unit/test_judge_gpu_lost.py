@@ -90,12 +90,7 @@ DISPLAY = listed(8, [*OURS, "nouveau"])
 DISPLAY_LEFT = replace(SEVEN, bus=Bus(gpus=[*ALL[:7], made.pci(8)], drivers=[*OURS[:7], "nouveau"]))
 UNREADABLE = made.later(replace(DISPLAY, bus=Bus(gpus=Unavailable("no PCI tree in sysfs"))))
 LOSS = (GONE, FAIL, NO_CLASS, {"gpu-lost": BAD}, "fell off the bus")
-HOLE, A100, GB200, B300 = (
-    "board-incomplete/warn",
-    "NVIDIA A100-SXM4-40GB",
-    "NVIDIA GB200",
-    "NVIDIA B300 SXM6 AC",
-)
+HOLE, A100, GB200, B300 = ("board-incomplete/warn", "A100-SXM4-40GB", "NVIDIA GB200", "NVIDIA B300 SXM6 AC")
 DOWN = "nvlink-down/warn"
 SOME, HALF, EVERY = (1, 2, 3, 5, 6, 7, 8), (1, 2, 3, 4), (1, 2, 3, 4, 5, 6, 7, 8)
 TABLE: Table = {
@@ -164,9 +159,7 @@ TABLE: Table = {
     ],
     "a first run proves nothing": [(SEVEN, ""), (left(7, on_bus=8, silent=1), HIDDEN, UNKNOWN)],
     "a run that was cut off": [((WHOLE, CUT), "probe-deadline/warn", UNKNOWN)],
-    "the device plugin did not notice yet": [
-        (judge(SEVEN, history=judge(WHOLE).history, node=facts()), GONE)
-    ],
+    "the device plugin did not notice": [(judge(SEVEN, history=judge(WHOLE).history, node=facts()), GONE)],
     "an unreadable GPU that asks for recovery": [
         ((WHOLE, WORN), f"{GONE} recovery-action/fail"),
         (WORN, "recovery-action/fail gpu-unreadable/warn"),
@@ -237,13 +230,7 @@ TABLE: Table = {
         )
     ],
     "fewer GPUs than the policy intends are lost": [
-        (
-            judge(result, node=NodeFacts(expected_gpus=8)),
-            expected,
-            text,
-            NO_CLASS,
-            {"lost": n, "gpu-lost": BAD},
-        )
+        (judge(result, node=facts(expected=8)), expected, text, NO_CLASS, {"lost": n, "gpu-lost": BAD})
         for result, expected, n, text in (
             (SEVEN, GONE, 1, "expects 8 GPUs, the driver lists 7."),
             (EXCLUDED, f"{GONE} {FOREIGN}", 2, "(not for this node's jobs: 0000:15:00.0 (vfio-pci), "),

@@ -1,5 +1,4 @@
-"""The judgement as a whole: verdict, summary, matrix, findings that name their GPUs; and what is true of all
-rules, and of the judge over many documents."""
+"""The judgement as a whole, what is true of all rules, and of the judge over many documents."""
 
 from __future__ import annotations
 
@@ -26,17 +25,18 @@ from nodegauge_judge import (
     Finding,
     GpuIdentity,
     History,
+    Judged,
     Severity,
     Thresholds,
     ThresholdsInvalid,
     Verdict,
     judge_health,
+    topology,
 )
 from nodegauge_judge.case import identity, lower_watts
 from nodegauge_judge.chassis.judge import CHASSIS_RULES
 from nodegauge_judge.interconnect.p2p import examine
 from nodegauge_judge.loadtest_rules.judge import LOAD_RULES
-from nodegauge_judge.model import Cause, GateKind
 from nodegauge_judge.nccl.judge import NCCL_RULES, judge_nccl, regrade
 from nodegauge_judge.rule import DRAIN, OUT_OF_SERVICE, PLACEHOLDERS, filled
 from nodegauge_judge.rules import HEALTH_RULES, stated
@@ -60,10 +60,7 @@ def test_nothing_readable_is_unknown() -> None:
             made.with_gpu(made.phb(), 0, name="NVIDIA A10"),
             "2x NVIDIA A10 + NVIDIA GeForce RTX 4090: healthy; no NVLink, GPUs talk over PCIe.",
         ),
-        (
-            made.mesh([[0]], name="Tesla T4", mbps=0),
-            "1x Tesla T4: healthy; one GPU: there is nothing to join.",
-        ),
+        (made.mesh([[0]], name="T4", mbps=0), "1x T4: healthy; one GPU: there is nothing to join."),
         (
             made.with_gpu(made.titan(), 1, error=LOST),
             "2x NVIDIA TITAN RTX: a GPU is lost: GPU 1 (0000:10:00.0) [gpu-lost].",
@@ -135,8 +132,15 @@ def of(gpu_index: int) -> GpuIdentity:
     )
 
 
+def found(code: str, **more: Any) -> Finding:
+    return Finding(code=code, severity=Severity.FAIL, subject="", message="", **more)
+
+
 def fourth(**changes: Any) -> Result:
     return with_serials(made.with_gpu(made.h100(), 3, **changes))
+
+
+fewer = made.without_links(made.h100(), 3, count=6)
 
 
 @pytest.mark.parametrize(
@@ -144,11 +148,7 @@ def fourth(**changes: Any) -> Result:
     [
         (fourth(fans=[Fan(rpm=0, target=60)]), "fan-stopped", ""),
         (fourth(repair=Repair(rows_pending=1)), "row-remap", "`nvidia-smi --gpu-reset -i 3`"),
-        (
-            with_serials(made.without_links(made.h100(), 3, count=6)),
-            "nvlink-degraded",
-            "`nvidia-smi nvlink -s -i 3`",
-        ),
+        (with_serials(fewer), "nvlink-degraded", "`nvidia-smi nvlink -s -i 3`"),
     ],
 )
 def test_a_finding_about_a_gpu_has_its_identity(result: Result, code: str, command: str) -> None:
@@ -203,8 +203,7 @@ def test_steps_have_the_real_device_address_and_node() -> None:
     steps = " ".join(CATALOGUE["nic-down"].steps(down, node="gpu-7"))
     assert "`mlxlink -d mlx5_0 -m`" in steps
     assert "`kubectl delete nodereport gpu-7`" in steps
-    narrow = Finding(code="pcie-narrow", severity=down.severity, subject="", message="", gpus=[of(3)])
-    steps = " ".join(CATALOGUE["pcie-narrow"].steps(narrow))
+    steps = " ".join(CATALOGUE["pcie-narrow"].steps(found("pcie-narrow", gpus=[of(3)])))
     assert f"`lspci -vv -s {made.pci(3)} |" in steps
 
 
@@ -212,22 +211,12 @@ def test_steps_have_the_real_device_address_and_node() -> None:
     ("limit", "least", "advised"),
     [(700, 200, ["560 -i 3"]), (700, 600, ["600 -i 3"]), (700, 700, []), (None, 200, [])],
 )
-def test_a_hot_gpu_s_new_power_limit_has_its_number(
-    limit: int | None, least: int, advised: list[str]
-) -> None:
+def test_a_hot_gpu_s_power_limit_has_its_number(limit: int | None, least: int, advised: list[str]) -> None:
     """Four fifths of the limit in force, and no less than the driver takes; unknown, the step is left out."""
     known = Unavailable("TIMEOUT") if limit is None else limit * 1000
     power = Power(enforced_limit_mw=known, min_limit_mw=least * 1000)
-    gpu = made.h100().gpus[3]
-    hot = Finding(
-        code="hot",
-        severity=Severity.WARN,
-        subject="",
-        message="",
-        gpus=[of(3)],
-        evidence=dict(lower_watts(replace(gpu, power=power))),
-    )
-    steps = " ".join(CATALOGUE["hot"].steps(hot))
+    evidence = dict(lower_watts(replace(made.h100().gpus[3], power=power)))
+    steps = " ".join(CATALOGUE["hot"].steps(found("hot", gpus=[of(3)], evidence=evidence)))
     assert re.findall("`nvidia-smi -pl ([^`]*)`", steps) == advised
 
 
@@ -247,9 +236,7 @@ def test_no_command_has_a_placeholder_that_nothing_fills() -> None:
 @quickly
 @given(st.sampled_from([made.h100(), made.titan(), every(node(), **working(bits={0x8: 12, 0x40: 3}))]),
        st.integers(0, 2**32), st.integers(1, 40))  # fmt: skip
-def test_whatever_is_found_names_its_gpus_and_has_no_placeholder(
-    machine: Result, seed: int, times: int
-) -> None:
+def test_what_is_found_names_its_gpus_and_has_no_placeholder(machine: Result, seed: int, times: int) -> None:
     machine = with_serials(machine)
     result = disturbed(machine, seed=seed, times=times)
     past = judge_health(machine).history
@@ -262,7 +249,7 @@ def test_whatever_is_found_names_its_gpus_and_has_no_placeholder(
 def test_steps_for_a_machine_without_a_cluster_take_it_out_of_service_by_hand() -> None:
     """A log or a paste names no node, and a host of Ansible is none yet."""
     for rule in CATALOGUE.values():
-        finding = Finding(code=rule.code, severity=Severity.FAIL, subject="", message="")
+        finding = found(rule.code)
         for cluster in (True, False):
             steps = rule.steps(finding, node="" if cluster else "host-1", cluster=cluster)
             assert steps, rule.code
@@ -296,18 +283,12 @@ SWITCHED = [
 ]
 """Few GPUs behind switches, whose links a test can take nearly all; a model without a source among them."""
 machines = st.sampled_from(MACHINES)
-GATED = {
-    rule.code
-    for rule in HEALTH_RULES
-    if rule.gate is not None and rule.gate.judged is not nodegauge_judge.Judged.UNREAD
-}
+GATED = {rule.code for rule in HEALTH_RULES if rule.gate and rule.gate.judged is not Judged.UNREAD}
 
 
 @quickly
 @given(machines, st.integers(0, 2**32), st.integers(1, 60), machines, st.integers(0, 64))
-def test_no_document_makes_the_judge_raise(
-    machine: Result, seed: int, times: int, past: Result, capacity: int
-) -> None:
+def test_the_judge_never_raises(machine: Result, seed: int, times: int, past: Result, capacity: int) -> None:
     result = disturbed(machine, seed=seed, times=times)
     history = judge_health(disturbed(past, seed=seed + 1, times=times // 4)).history
     facts = nodegauge_judge.NodeFacts(gpu_capacity=capacity, sharing=nodegauge_judge.Sharing.EXCLUSIVE)
@@ -353,25 +334,17 @@ def test_the_order_of_gpus_does_not_matter(machine: Result, chance: random.Rando
 def test_taking_links_away_never_raises_the_bandwidth(machine: Result, taken: list[int]) -> None:
     """Link by link, on any GPU, with a history or without: nvlink-gbps falls, stays, or goes for good."""
     for past in (History(), judge_health(machine).history):
-        result, lowest = machine, judge_health(machine, history=past).interconnect.nvlink_gbps
-        gone = lowest is None
+        lowest = judge_health(machine, history=past).interconnect.nvlink_gbps
+        gone, down = lowest is None, [0] * len(machine.gpus)
         for gpu_index in taken:
-            result = _one_less(result, gpu_index % len(machine.gpus))
+            down[gpu_index % len(down)] += 1
+            result = machine
+            for position, count in enumerate(down):
+                result = made.without_links(result, position, count=count)
             after = judge_health(result, history=past).interconnect.nvlink_gbps
             assert after is None or (lowest is not None and after <= lowest)
             assert after is None or not gone
             lowest, gone = (lowest if after is None else after), after is None
-
-
-def _one_less(result: Result, gpu_index: int) -> Result:
-    """One active link of the GPU goes down, at both ends of the document's telling."""
-    groups = list(result.gpus[gpu_index].links)
-    for n, group in enumerate(groups):
-        if group.state == 1:
-            rest = [replace(group, links=group.links[1:])] if len(group.links) > 1 else []
-            groups[n : n + 1] = [replace(group, links=group.links[:1], state=0), *rest]
-            break
-    return made.with_gpu(result, gpu_index, links=groups)
 
 
 CARDS = Nics(names=["mlx5_0", "mlx5_1"], to_gpu=[["PIX"] * 8] * 2, to_nic=[["X", "SYS"], ["SYS", "X"]])
@@ -395,11 +368,7 @@ CHANGES = [
 
 @pytest.mark.parametrize("other", CHANGES, ids=range(len(CHANGES)))
 def test_another_wiring_is_computed_anew(other: Result) -> None:
-    known, joined, seen = (
-        nodegauge_judge.topology.build_topology(MACHINE),
-        lanes(other),
-        nodegauge_judge.topology.build_topology(other),
-    )
+    known, joined, seen = topology.build_topology(MACHINE), lanes(other), topology.build_topology(other)
     assert seen != known
     assert (seen.lanes, seen.p2p) == (joined, tuple(examine(other, joined)))
     assert seen.matrix == render(other, joined=joined)
@@ -407,10 +376,10 @@ def test_another_wiring_is_computed_anew(other: Result) -> None:
 
 def test_the_same_wiring_is_computed_once() -> None:
     same = made.every_gpu(MACHINE, uuid="GPU-1", serial="7")
-    assert nodegauge_judge.topology.build_topology(same) is nodegauge_judge.topology.build_topology(MACHINE)
-    for n in range(2 * nodegauge_judge.topology.MOST):
-        nodegauge_judge.topology.build_topology(made.with_gpu(made.h100(), 0, cpus=str(n)))
-    assert len(nodegauge_judge.topology._known) <= nodegauge_judge.topology.MOST
+    assert topology.build_topology(same) is topology.build_topology(MACHINE)
+    for n in range(2 * topology.MOST):
+        topology.build_topology(made.with_gpu(made.h100(), 0, cpus=str(n)))
+    assert len(topology._known) <= topology.MOST
 
 
 @pytest.mark.parametrize("rule", CATALOGUE.values(), ids=lambda rule: rule.code)
@@ -447,31 +416,20 @@ def test_the_number_of_a_rule_in_a_stored_history_never_changes() -> None:
 
 def test_a_rule_whose_gate_cannot_be_left_is_refused() -> None:
     """Without a way to answer good, a taint would leave only by probation."""
-    rule = next(rule for rule in HEALTH_RULES if rule.code == "hot")
-    gate = nodegauge_judge.Gate(
-        kind=GateKind.THROTTLED, cause=Cause.THERMAL, judged=nodegauge_judge.Judged.UNDER_LOAD
-    )
+    rule = CATALOGUE["hot"]
     for broken in (
-        {"answer_per_gpu": None},
-        {"gate": None},
-        {"gate": replace(gate, judged=nodegauge_judge.Judged.ALWAYS)},
-        {"gate": replace(gate, judged=nodegauge_judge.Judged.UNREAD)},
-        {"history_bit": None},
-        {"answer": lambda _: Answer.GOOD},
+        *({"answer_per_gpu": None}, {"gate": None}, {"history_bit": None}, {"answer": lambda _: Answer.GOOD}),
+        *({"gate": replace(rule.gate, judged=judged)} for judged in (Judged.ALWAYS, Judged.UNREAD)),
         {"gate": None, "answer_per_gpu": None},
     ):
         with pytest.raises(ValueError, match="hot: a gate"):
             replace(rule, **broken)
     with pytest.raises(ValueError, match="no gate"):  # missing data never changes a verdict
-        replace(
-            next(rule for rule in HEALTH_RULES if rule.code == "ecc"), effect=nodegauge_judge.Effect.UNJUDGED
-        )
+        replace(CATALOGUE["ecc"], effect=nodegauge_judge.Effect.UNJUDGED)
 
 
 def test_thresholds_in_the_sentences_exist_with_the_defaults_that_they_give() -> None:
-    fields = {
-        field.encode_name: field.default for field in msgspec.structs.fields(nodegauge_judge.Thresholds)
-    }
+    fields = {field.encode_name: field.default for field in msgspec.structs.fields(Thresholds)}
     text = " ".join(text for rule in CATALOGUE.values() for text in (rule.meaning, *rule.when.values()))
     named = re.findall(r"`([a-z]+[A-Z]\w*)` \((?:default )?([\d.]+)\)", text)
     assert set(re.findall(r"`([a-z]+[A-Z]\w*)`", text)) <= set(fields)

@@ -59,10 +59,7 @@ CLASSES: Table = {
         (made.dgx1([0, 1, 2, 3]), "NvlinkRing", 100),
         (made.dgx1([0, 4, 5, 6, 7, 1]), "NvlinkRing", 75),
     ],
-    "the largest ring that is sought has 16 GPUs": [
-        (made.h100(16), "NvlinkRing", 450),
-        (made.h100(17), "TooManyGpus"),
-    ],
+    "the largest ring has 16 GPUs": [(made.h100(16), "NvlinkRing", 450), (made.h100(17), "TooManyGpus")],
     "bridged pairs, also where links name their own GPU": [
         (made.a100_bridged_pairs(), "NvlinkSomePairs"),
         (made.ncv4(), "NvlinkSomePairs", None, "2 of 6 pairs have NVLink"),
@@ -117,9 +114,7 @@ CLASSES: Table = {
     "a fabric that has not started explains links that are down": [
         (made.with_gpu(UNREADABLE, 1, links=[], switch_links=0, fabric=Fabric(state=1)), "FabricDisagrees")
     ],
-    "13 of 18 links are below three quarters": [
-        (made.without_links(made.h100(), 3, count=5), "LinksDegraded")
-    ],
+    "13 of 18 links are too few": [(made.without_links(made.h100(), 3, count=5), "LinksDegraded")],
     "the policy wants all links": (
         judge(made.without_links(made.h100(), 3, count=1), thresholds=Thresholds(nvlink_sum_ratio=1.0)),
         "LinksDegraded",
@@ -150,8 +145,7 @@ KLASSES = {"NvlinkRing": "nvlink", "NvlinkSomePairs": "nvlink-pairs", "NoNvlink"
 
 @pytest.mark.parametrize("row", rows(CLASSES))
 def test_a_class_has_its_reason_and_number(row: Row) -> None:
-    """A ring over ALL GPUs cannot be claimed in doubt, and a machine with doubtful links is not called PCIe;
-    without a class there is no evidence."""
+    """In doubt neither a ring nor PCIe is claimed; without a class there is no evidence."""
     runs, reason, gbps, part = (*row, None, "")[:4] if len(row) < 3 else (*row, "")[:4]
     judgement = judge_all(runs)
     seen = judgement.interconnect
@@ -182,10 +176,8 @@ def test_raw_rates_snap_to_advertised_rates(mbps: int, rate: float | None) -> No
 
 
 def by_trying(joined: list[list[bool]]) -> bool:
-    return any(
-        all(joined[a][b] for a, b in pairwise((0, *order, 0)))
-        for order in permutations(range(1, len(joined)))
-    )
+    orders = permutations(range(1, len(joined)))
+    return any(all(joined[a][b] for a, b in pairwise((0, *order, 0))) for order in orders)
 
 
 @pytest.mark.parametrize("size", range(3, 8))
@@ -243,13 +235,9 @@ def test_gpus_in_different_cliques_warn_and_have_no_class(row: Row) -> None:
 
 
 HEALTHY: Table = {
-    "a single-node machine reports clique 0 of an all-zero cluster": [
-        (tray(*[of_fabric(NONE, 0)] * 8), "nvlink")
-    ],
+    "a single node reports clique 0 of an all-zero cluster": [(tray(*[of_fabric(NONE, 0)] * 8), "nvlink")],
     "one clique": [(tray(*[of_fabric(RACK, 5)] * 4), "nvlink")],
-    "one cluster in two forms": [
-        (tray(of_fabric(RACK.upper(), 5), of_fabric(RACK.replace("-", ""), 5)), "nvlink")
-    ],
+    "a cluster's forms": [(tray(of_fabric(RACK.upper(), 5), of_fabric(RACK.replace("-", ""), 5)), "nvlink")],
     "GPUs without a fabric": [(tray(of_fabric(RACK, 5), Fabric(state=0), Fabric()), "nvlink")],
     "an unreadable cluster or clique accuses nobody": [
         (tray(of_fabric(RACK, 5), of_fabric(UNREAD, 9)), "nvlink"),

@@ -71,15 +71,15 @@ TABLE: Table = {
     "a card of another limit runs hotter by design": (loaded(gpu(0), gpu(1), gpu(2), SMALL), ""),
     "a lone GPU has no siblings": (loaded(gpu(0, steady_c=79, max_c=80, margin_c=7)), ""),
     "8 °C left and 5 °C a minute": (
-        warm(slope_c_per_min=5.0), "load-hot/warn", "still rises by 5 °C a minute",
+        warm(slope_c_per_min=5.0), "load-hot/warn", "rises by 5 °C a minute",
     ),
     "a flat, falling or unread slope, and that of the load's first moment": [
         (warm(slope_c_per_min=slope), "") for slope in (2.0, UNREAD, 400.0, -3.0)
     ],
-    "a stop at the vendor's limit": (
+    "a vendor's stop": (
         stopped(5, steady_c=82, max_c=84, margin_c=3), f"load-hot/fail {BLOCKED}", "GPU 5 ",
     ),
-    "a stop by a careful policy": (
+    "a careful policy": (
         stopped(margin_c=19, stop_margin_c=20), "load-hot/warn", {"load-hot": UNSURE},
     ),
     "a stop before the power came": (
@@ -96,22 +96,22 @@ TABLE: Table = {
             (BRAKE, "load-power-brake"), (HW, "load-hw-slowdown"),
         )
     ],
-    "heat in the last second goes on": (
+    "heat at the end goes on": (
         throttled((SW_HEAT, 4, 29_000)), HEAT, "until the end", "first after 29 s",
     ),
-    "a pulse at the load step": (
+    "a pulse at first": (
         throttled((BRAKE, 3, 500)), "load-power-brake/warn", {"load-power-brake": GOOD},
     ),
     "single samples are clock changes": (spoilt(reasons=reason(HW, samples=5, longest=1)), ""),
     "the umbrella bit of a brake": (throttled((BRAKE, 60, 1_000), (HW, 60, 1_000)), "load-power-brake/fail"),
-    "a counter where reasons cannot be read": (
+    "a counter without reasons": (
         spoilt(growth=HW_GROWTH, **NO_REASONS), HEAT, {"load-power-brake": UNSURE},
     ),
     "neither counter nor reasons": (everywhere(**NO_REASONS), GAP, {"load-heat-slowdown": UNSURE}),
-    "a counter that no sample confirms": (
+    "an unconfirmed counter": (
         spoilt(growth=SW_GROWTH), "load-heat-slowdown/warn", "no sample shows it",
     ),
-    "a cap below the limit": (
+    "a lower cap": (
         everywhere(**LOW, reasons=reason(CAP, samples=SAMPLES)), "load-power-capped/warn",
     ),
     "low power without a cap": (everywhere(**LOW, reasons=[]), ""),
@@ -150,7 +150,7 @@ TABLE: Table = {
         (spoilt(tflops=570.0), ""),
     ],
     "slow memory alone": (spoilt(memory_gbps=2_000.0), "load-slow-memory/fail"),
-    "a slowdown explains a slow GPU": (
+    "slowdown explains it": (
         throttled((SW_HEAT, 90, 1_000), tflops=300.0), HEAT, {"load-slow-gpu": UNSURE},
     ),
     "one GPU has nothing to compare with, two have each other": [
@@ -168,7 +168,7 @@ TABLE: Table = {
         (spoilt(**{way: 20.0, f"{way.removesuffix('gbps')}all_gbps": 20.0}), COPY, "GPU 3 ")
         for way in ("h2d_gbps", "d2h_gbps")
     ],
-    "pairs that share an uplink": (
+    "a shared uplink": (
         everywhere(h2d_all_gbps=27.0, d2h_all_gbps=26.5), "load-uplink-shared/info",
     ),
     "a rail droops": [

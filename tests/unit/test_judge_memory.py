@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Ecc, Pcie, Problem, Repair, Result, Unavailable
@@ -43,6 +44,7 @@ def after(first: Result, last: Result, *, seconds: float = 900) -> tuple[Result,
 
 
 FIRST_ERRORS = with_errors(uncorrected=3)
+SOON = after(sound(), with_errors(1), seconds=3)
 MUTE = Ecc(mode=1, volatile_uncorrected=Unavailable("Unknown"))
 ONCE = "row-remap/warn"
 FAILED = "row-remap/fail"
@@ -55,14 +57,10 @@ TABLE: Table = {
         {"uncorrected_growth": 1, "ecc": BAD},
     ),
     "an error that came seconds after the last run counts at once, and again until a run counts it": [
-        (after(sound(), with_errors(1), seconds=3), "ecc/fail", {"ecc": BAD}),
-        (
-            (*after(sound(), with_errors(1), seconds=3), made.later(with_errors(1), seconds=6)),
-            "ecc/fail",
-            {"ecc": BAD},
-        ),
+        (SOON, "ecc/fail", {"ecc": BAD}),
+        ((*SOON, made.later(with_errors(1), seconds=6)), "ecc/fail", {"ecc": BAD}),
     ],
-    "errors without an earlier reading may be old": [
+    "without an earlier reading they may be old": [
         (FIRST_ERRORS, "ecc/warn", "some may be old", {"ecc": UNSURE})
     ],
     "so may errors after a reboot": (
@@ -100,7 +98,7 @@ TABLE: Table = {
         (repairs(rows_pending=1, rows_failed=1, action=0), f"{FAILED} {ONCE}", SECOND),
     ],
     "repairs that were done are nobody's business": [
-        (repairs(rows_corrected=7, rows_uncorrected=2, rows_failed=0, action=0), ""),
+        (repairs(rows_corrected=7, rows_uncorrected=2, rows_failed=0, action=0), "")
     ],
     "repairs are good if every GPU that supports them answered": [
         (sound(), "", {"row-remap": GOOD}),
@@ -110,11 +108,7 @@ TABLE: Table = {
     ],
     "one that cannot be read holds the answer back, and so does MIG": [
         (repairs(), "", {"row-remap": UNSURE}),
-        (
-            repairs(rows_failed=Unavailable("NVML_ERROR_TIMEOUT"), unrepairable=NONE),
-            "",
-            {"row-remap": UNSURE},
-        ),
+        (repairs(rows_failed=Unavailable("TIMEOUT"), unrepairable=NONE), "", {"row-remap": UNSURE}),
         (second(repair=NEITHER, mig=1), "", {"row-remap": UNSURE}),
         (second(ecc=Ecc(mode=1, volatile_uncorrected=0)), "", {"row-remap": UNSURE}),
     ],
@@ -142,16 +136,13 @@ def test_errors_made_while_a_gpu_was_unreadable_are_new(seconds: int, named: dic
     ]
 
 
+NO_ROWS = Repair(rows_failed=NONE, unrepairable=NONE)
+
+
 def volta(*, single: int = 0, double: int = 0, pending: int = 0, at: int = 0) -> Result:
     """DGX-1 whose first GPU has retired so many pages (NVIDIA, Dynamic Page Retirement), `at` seconds on."""
     fine, retired = (
-        Repair(
-            rows_failed=NONE,
-            unrepairable=NONE,
-            pages_single_bit=one,
-            pages_double_bit=two,
-            pages_pending=left,
-        )
+        replace(NO_ROWS, pages_single_bit=one, pages_double_bit=two, pages_pending=left)
         for one, two, left in ((0, 0, 0), (single, double, pending))
     )
     result = made.with_gpu(made.every_gpu(made.dgx1(), repair=fine, ecc=Ecc(**UNWORN)), 0, repair=retired)
@@ -165,15 +156,14 @@ def hopper(**counts: Any) -> Result:
 
 
 def over(*readings: tuple[int, int], reboot: bool = False) -> Judgement:
-    """The judgement of the last of these readings: seconds, and double bit pages then; or of a run after a
-    reboot, on a clock that starts again."""
+    """The judgement of the last of these readings (seconds, double bit pages), or of a run after a reboot."""
     runs = [volta(double=pages, at=seconds) for seconds, pages in ((0, 0), *readings)]
     if reboot:
         runs.append(made.rebooted(volta(double=readings[-1][1])))
     return judge(*runs, interval=DAY)
 
 
-WORN, GONE = "memory-worn/warn", "memory-worn/fail"
+WORN, GONE, GAP_AND_WORN = "memory-worn/warn", "memory-worn/fail", f"{GAP} memory-worn/info"
 OLDER = Ecc(mode=1, volatile_uncorrected=0, sram_threshold=NONE, aggregate_dram=65)
 FULL = "counter-saturated/warn"
 LIVES: Table = {
@@ -211,16 +201,8 @@ LIVES: Table = {
     "errors of a board's life inform": [
         (hopper(aggregate_sram=1), "memory-worn/info", "1 uncorrectable error in SRAM"),
         (hopper(aggregate_sram=2, sram_threshold=NONE), f"{GAP} memory-worn/info", "2 uncorrectable"),
-        (
-            hopper(aggregate_dram=7),
-            "memory-worn/info",
-            "7 uncorrectable errors in DRAM over the board's life",
-        ),
-        (
-            hopper(aggregate_uncorrected=3, aggregate_sram=NONE, aggregate_dram=NONE),
-            f"{GAP} memory-worn/info",
-            "3 un",
-        ),
+        (hopper(aggregate_dram=7), "memory-worn/info", "7 uncorrectable errors in DRAM over the board's"),
+        (hopper(aggregate_uncorrected=3, aggregate_sram=NONE, aggregate_dram=NONE), GAP_AND_WORN, "3 un"),
         (hopper(aggregate_corrected=40_000), ""),
     ],
     "the driver's own limit of SRAM errors fails": [
@@ -235,11 +217,7 @@ LIVES: Table = {
     "a full counter is said to be full, and judged no further": [
         (hopper(volatile_corrected=65_535), FULL, "corrected memory errors (65535)"),
         (hopper(aggregate_dram=2**63 - 1), FULL, "uncorrectable DRAM errors of the board's life"),
-        (
-            made.with_gpu(hopper(), 1, pcie=Pcie(replays=65_535, correctable=3)),
-            FULL,
-            {"saturated": "PCIe replays"},
-        ),
+        (made.with_gpu(hopper(), 1, pcie=Pcie(replays=65_535, correctable=3)), FULL, "PCIe replays"),
     ],
     "a full counter did not grow because it cannot, so it clears nothing": [
         (

@@ -16,6 +16,8 @@ from support.judge_results import Row, Table, rows
 from support.nccl_results import GIB, MIB, SHM, check, finding
 
 GOOD, UNSURE = Answer.GOOD, Answer.UNSURE
+FINE = {"busbw-low": GOOD}
+CUT_SHORT = "nccl-incomplete/warn nccl-incomplete/info"
 PASS, UNKNOWN, SKIPPED = Verdict.PASS, Verdict.UNKNOWN, Verdict.SKIPPED
 LOW, WARNS, PAIR = "busbw-low/warn", "interconnect-contradicted/warn", "pair-slow/warn"
 CONFIRMED, CONTRADICTED, NEITHER = ({"agreement": each} for each in ("confirmed", "contradicted", "unsure"))
@@ -50,6 +52,7 @@ def within(gbps: float, slow: dict[tuple[int, int], float] | None = None) -> Res
     return nccl.with_pairs(nccl.h100(), gbps, slow=slow)
 
 
+REASONS = ("Busy", "SingleGpu", "Mig", "NoEngine")
 PREVIOUS = judge_nccl(nccl.h100()).record
 LARGE = nccl.cell(nccl.AR, 8 * GIB, 400, ranks=8, algorithm="NVLS", wrong=0)
 SEVEN = nccl.changed(nccl.h100(440, count=7), expected=8)
@@ -72,7 +75,6 @@ NV = {(i, j): 24.0 * made.DGX1_NV[i][j] or 9.0 for i in range(8) for j in range(
 
 def without(result: Result, *collectives: str) -> Result:
     """The same run without a cell of these."""
-    assert result.nccl is not None
     first, *others = result.nccl.arms
     cells = [cell for cell in first.cells if cell.collective not in collectives]
     return replace(result, nccl=replace(result.nccl, arms=[replace(first, cells=cells), *others]))
@@ -87,30 +89,17 @@ TABLE: Table = {
     ),
     "a job that asks for more than 462 must not get 462.9": [(nccl.h100(462.9), "", {"all_reduce": 462})],
     "256 MiB replaces 1 GiB, uses its own expectation, and the finding names the size": [
-        (
-            cut(nccl.h100(), below=GIB),
-            "nccl-incomplete/warn nccl-incomplete/info",
-            {"busbw": {"all_reduce": 415}, "busbw-low": GOOD},
-            "256 MiB",
-        ),
+        (cut(nccl.h100(), below=GIB), CUT_SHORT, {"busbw": {"all_reduce": 415}} | FINE, "256 MiB"),
         # 360 GB/s at 256 MiB; 0.9 of 420 is 378
-        (
-            cut(nccl.h100(400), below=GIB),
-            f"nccl-incomplete/warn nccl-incomplete/info {LOW}",
-            {"bytes": 256 * MIB},
-        ),
+        (cut(nccl.h100(400), below=GIB), f"{CUT_SHORT} {LOW}", {"bytes": 256 * MIB}),
     ],
     "a collective that was not measured is no pass": [
         (without(nccl.h100(), "all_gather"), "nccl-incomplete/warn", "all_gather; so it has no label"),
-        (
-            without(nccl.h100(), "all_gather", "reduce_scatter"),
-            "nccl-incomplete/warn",
-            "so they have no label",
-        ),
+        (without(nccl.h100(), "all_gather", "reduce_scatter"), "nccl-incomplete/warn", "they have no label"),
     ],
     "256 MiB is not compared with 1 GiB of peers": (
         judge_nccl(cut(nccl.h100(), below=GIB), peers=lambda _: (600, 610, 620)),
-        "nccl-incomplete/warn nccl-incomplete/info",
+        CUT_SHORT,
     ),
     "256 MiB without an expectation is not graded, for link rates give a floor at 1 GiB only": (
         cut(nccl.h100(300, count=7), below=GIB),
@@ -124,7 +113,7 @@ TABLE: Table = {
     ),
     "less than 256 MiB gets no label": (
         cut(nccl.h100(), below=256 * MIB),
-        "nccl-incomplete/warn nccl-incomplete/info",
+        CUT_SHORT,
         {"busbw": {}, "verdict": UNKNOWN, "readable": False},
         "no label",
     ),
@@ -141,9 +130,7 @@ TABLE: Table = {
         "7 of 8 GPUs",
         made.uuid(7)[:12],
     ),
-    "a visible GPU that the device plugin withheld is named in full": [
-        (WITHHELD, "fewer-gpus/warn", "GPU 7 (0000:16:00.0)")
-    ],
+    "a GPU that the device plugin withheld is named": [(WITHHELD, "fewer-gpus/warn", "GPU 7 (0000:16:00.0)")],
     "time slicing multiplies the capacity": [
         (judge_nccl(nccl.h100(), node=NodeFacts(gpu_capacity=16, sharing=sharing)), expected)
         for sharing, expected in ((Sharing.EXCLUSIVE, "fewer-gpus/warn"), (Sharing.SHARED, ""))
@@ -161,12 +148,7 @@ TABLE: Table = {
             {"verdict": SKIPPED, "reason": reason, "record": PREVIOUS, "readable": False, "answers": {}},
             "4711",
         )
-        for why, reason in (
-            ("busy", "Busy"),
-            ("single-gpu", "SingleGpu"),
-            ("mig", "Mig"),
-            ("no-engine", "NoEngine"),
-        )
+        for why, reason in zip(("busy", "single-gpu", "mig", "no-engine"), REASONS, strict=True)
     ],
     "an image without NCCL names one that has it": (
         skipping("no-engine", "No module named 'nccl'"),
@@ -204,9 +186,7 @@ TABLE: Table = {
     "the arm with P2P disabled still used it": [(STILL_P2P, "", CONFIRMED)],
     "40 GB/s over PCIe 4": [(nccl.phb(40), WARNS, CONTRADICTED)],
     "every pair at PCIe speed": [(within(50.0), f"{WARNS} {PAIR}", CONTRADICTED)],
-    "stopped early, with a GPU on the bus that the pod was not given": [
-        (STOPPED, "nccl-failed/warn", CONFIRMED)
-    ],
+    "stopped early, a GPU on the bus was not given": [(STOPPED, "nccl-failed/warn", CONFIRMED)],
     "NCCL by default uses P2P only up to a PCIe switch": [
         (nccl.phb(11, host=11), "", CONFIRMED),
         (bridged(20, host=20), "", NEITHER),

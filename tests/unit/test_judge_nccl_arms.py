@@ -96,7 +96,9 @@ def by_policy(result: Result, **environment: str) -> NcclJudgement:
 
 
 PASS, WARN, FAIL, UNKNOWN = Verdict.PASS, Verdict.WARN, Verdict.FAIL, Verdict.UNKNOWN
+RINGS = ("Ring,Tree", "^NVLS,NVLSTree")
 HUNG = ended(nccl.titan(), DEFAULT, "hung")
+HANGS = {"verdict": FAIL, "nccl-hang": BAD}
 MEASURED = {"verdict": WARN, "nccl-hang": UNSURE}
 CUT = replace(
     nccl.swapped(nccl.h100(), P2P_OFF, outcome=ArmOutcome.CUT, cells=[]),
@@ -121,12 +123,7 @@ TABLE: Table = {
         for phase in AFTER_START
     ],
     "the arm with P2P disabled hangs": [
-        (
-            ended(nccl.titan(), P2P_OFF, "hung", phase=phase),
-            "nccl-hang/fail",
-            {"verdict": FAIL, "nccl-hang": BAD},
-        )
-        for phase in AFTER_START
+        (ended(nccl.titan(), P2P_OFF, "hung", phase=phase), "nccl-hang/fail", HANGS) for phase in AFTER_START
     ],
     "a hang only with P2P is broken P2P, and the message names the causes": [
         (
@@ -179,13 +176,8 @@ TABLE: Table = {
         (
             all_ended(nccl.titan(), outcome, DEFAULT, P2P_OFF),
             "nccl-failed/warn",
-            {
-                "verdict": UNKNOWN,
-                "readable": False,
-                "reason": "NothingMeasured",
-                "answers": {},
-                "again": True,
-            },
+            {"verdict": UNKNOWN, "reason": "NothingMeasured", "answers": {}, "again": True},
+            {"readable": False},
         )
         for outcome in ("failed", "crashed", "garbage", "partial", "out-of-memory", "tomorrow")
     ],
@@ -215,7 +207,7 @@ TABLE: Table = {
         (without(without(ended(nccl.h100(), DEFAULT, "hung"), P2P_OFF), NVLS_OFF), "nccl-hang/fail"),
         (without(nccl.h100(), P2P_OFF), "", {"agreement": Agreement.CONFIRMED}),
     ],
-    "a slow start is no hang": [
+    "a slow start hangs not": [
         (slow(nccl.h100()), *START_SLOW),
         (slow(nccl.phb(), DEFAULT, P2P_OFF), *START_SLOW),
     ],
@@ -248,9 +240,7 @@ TABLE: Table = {
         (launched(*times), "nccl-incomplete/info", "launch-bound", {"verdict": PASS})
         for times in ((100.0, 95.0), (20.0, 16.0), (8.0, 30.0))
     ],
-    "a launch that is three quarters of the latency does not": [
-        (launched(20.0, 15.0), "", {"verdict": PASS})
-    ],
+    "a launch that is three quarters does not": [(launched(20.0, 15.0), "", {"verdict": PASS})],
     "a hang without P2P, or of every arm, is no broken P2P": [
         (ended(nccl.phb(), DEFAULT, "hung", transport=SHM), "nccl-hang/fail", {"p2p-broken": UNSURE}, "hung"),
         (all_ended(nccl.h100(), "hung"), "nccl-hang/fail", {"p2p-broken": UNSURE}, "hung"),
@@ -293,11 +283,7 @@ TABLE: Table = {
     "the policy's environment decided it": [
         (by_policy(ring(**logged), **environment), *CHOSEN, "policy's environment")
         for logged in ({}, {"algorithm": "", "nvls": None})
-        for environment in (
-            {"NCCL_NVLS_ENABLE": "0"},
-            {"NCCL_ALGO": "Ring,Tree"},
-            {"NCCL_ALGO": "^NVLS,NVLSTree"},
-        )
+        for environment in ({"NCCL_NVLS_ENABLE": "0"}, *({"NCCL_ALGO": n} for n in RINGS))
     ],
     "a platform without multicast cannot have it": [
         (ring(driver="525.105.17", multicast=False), *CHOSEN, "driver 525"),
@@ -348,9 +334,7 @@ def test_wrong_data_is_listed_by_collective_size_and_arm() -> None:
 
 
 @pytest.mark.parametrize(("periods", "answer"), [(44, BAD), (45, UNSURE)])
-def test_a_low_number_counts_unless_the_pod_was_throttled_half_of_the_time(
-    periods: int, answer: Answer
-) -> None:
+def test_a_low_number_counts_unless_the_pod_was_throttled_half_the_time(periods: int, answer: Answer) -> None:
     """45 periods of 100 ms are half of 9 s, so the CPU limit may have set the median."""
     judgement = judge_nccl(nccl.changed(nccl.h100(100), throttled_periods=periods))
     assert judgement.answers["busbw-low"] is answer

@@ -181,17 +181,13 @@ def by_own(result: Result, **own: Any) -> NcclJudgement:
     return judge_nccl(result, expectations=PUBLISHED.with_policy([Expectation(**known | own)]))
 
 
+OF_ONE_REPORT = {"floor_gbps": 415.8, "source": "published report, 8x H100 SXM with NVLS"}
 LOW, PASS = "busbw-low/warn", {"verdict": Verdict.PASS}
 NO_FLOOR = ("", PASS, {"busbw-low": Answer.GOOD}, "no floor")
 TABLE: Table = {
     "0.9 of 462 is 415.8: an expectation of the same size gives the floor and is named": [
         (nccl.h100(416), "", PASS),
-        (
-            nccl.h100(415),
-            LOW,
-            {"floor_gbps": 415.8, "source": "published report, 8x H100 SXM with NVLS"},
-            "published report",
-        ),
+        (nccl.h100(415), LOW, OF_ONE_REPORT, "published report"),
     ],
     "7 H100 have no expectation: 0.85 of 450 GB/s and 27/28 of that with NVLS, 270 without": [
         (ran("NVLS", 369), "", PASS),
@@ -302,8 +298,7 @@ PUBLISHED_AND_NOT: dict[str, tuple[Result, float, bool]] = {
 
 @pytest.mark.parametrize(("gbps", "answer"), [(30.0, Answer.BAD), (40.5, Answer.GOOD)])
 def test_a_floor_of_the_policy_sets_a_taint_for_any_machine(gbps: float, answer: Answer) -> None:
-    """Whoever owns the machine may have measured it.  Exactly the floor is enough (the log's time in whole
-    microseconds makes 40.5001 of 40.5)."""
+    """Exactly the floor is enough: the log's whole microseconds make 40.5001 of 40.5."""
     own = Expectation(gpu="*3090*", count=2, collective="all_reduce", bytes=GIB, busbw=40.5001)
     measured = pair("NVIDIA GeForce RTX 3090", gbps, 4, mbps=14_062)
     expectations, all_of_it = Expectations.default().with_policy([own]), Thresholds(busbw_expected_share=1.0)

@@ -65,9 +65,7 @@ def test_the_first_run_below_the_floor_warns_and_the_second_fails() -> None:
         ((520, 462), 462, True),
     ],
 )
-def test_runs_that_disagree_need_a_third_whose_median_counts(
-    values: tuple[float, ...], label: int, again: bool
-) -> None:
+def test_runs_that_disagree_need_a_third(values: tuple[float, ...], label: int, again: bool) -> None:
     """They differ by more than a tenth of the larger value; a fourth run is compared with the median."""
     judgement = run(*values)
     assert (judgement.busbw["all_reduce"], judgement.again) == (label, again)

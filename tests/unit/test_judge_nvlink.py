@@ -55,6 +55,9 @@ GONE = made.every_link(made.titan(), state=0)
 ONE_OF_NCV4 = replace(made.ncv4(), gpus=made.ncv4().gpus[:1], pairs=made.pairs([[0]]))
 MIG = made.with_gpu(made.with_pair(made.h100(), 1, 2, read=5), 0, mig=1, fabric=Fabric(state=2))
 SHORT_H800 = made.with_gpu(made.without_links(made.h100(), 3, count=9), 3, name="NVIDIA H800")
+DISABLED = made.every_link(made.titan(), state=3)
+SHORT_OF_SIBLINGS = ("nvlink-degraded/fail", "13 NVLinks active; its siblings have 18 (72%, below 75%")
+SHORT_OF_SIBLINGS += ({"links": 13, "expected": 18, "against": "siblings", "limit": 0.75},)
 ALSO = "0-1, 0-2, 0-3, 0-4, 0-5, 0-6, 0-7, 1-2, 1-3, 1-4, 1-5, 1-6, 1-7, 2-4, 2-5, 2-6"
 TABLE: Table = {
     "refused P2P names pair, links, status and next step": (
@@ -81,26 +84,16 @@ TABLE: Table = {
     ),
     "behind switches siblings tell which links are missing": [
         (fewer(0, 0, 0, 1), "nvlink-degraded/warn"),
-        (
-            fewer(0, 0, 0, 5),
-            "nvlink-degraded/fail",
-            "13 NVLinks active; its siblings have 18 (72%, below 75%",
-            {"links": 13, "expected": 18, "against": "siblings", "limit": 0.75},
-        ),
+        (fewer(0, 0, 0, 5), *SHORT_OF_SIBLINGS),
     ],
-    "exactly the tolerated share of NVLinks warns": (
-        judge(fewer(0, 0, 0, 9), thresholds=Thresholds(nvlink_sum_ratio=0.5)),
-        "nvlink-degraded/warn",
-    ),
+    "exactly the tolerated share of NVLinks warns": [
+        (judge(fewer(0, 0, 0, 9), thresholds=Thresholds(nvlink_sum_ratio=0.5)), "nvlink-degraded/warn")
+    ],
     "siblings that are degraded alike are seen against the past": [
         ((made.h100(), fewer(*[2] * 8)), "nvlink-degraded/warn", " and 7 more: ", {"against": "history"})
     ],
     "a doubt is not a lost link, even with a past to compare with": [
-        (
-            (made.titan(), made.every_link(made.titan(), state=3)),
-            "nvlink-unresolved/warn",
-            "traffic is disabled",
-        )
+        ((made.titan(), DISABLED), "nvlink-unresolved/warn", "traffic is disabled")
     ],
     "zero of 18 is a fact, although the GPU still counts its wires to the switches": [
         (made.with_links(made.h100(), 1, state=0), "nvlink-degraded/fail", {"links": 0})
@@ -164,25 +157,16 @@ NEVER_UP = [  # the machine, how many links its first GPU lacks from the first r
 
 
 @pytest.mark.parametrize(("whole", "down", "expected"), NEVER_UP)
-def test_a_link_that_was_never_up_is_missed_and_never_learned(
-    whole: Result, down: int, expected: int
-) -> None:
+def test_a_link_that_was_never_up_is_missed_and_not_learned(whole: Result, down: int, expected: int) -> None:
     judgement = judge(*[made.without_links(whole, 0, count=down)] * 5)
     links = only(judgement).evidence["links"]
-    assert isinstance(links, int)
     severity = "warn" if links >= 0.75 * expected else "fail"
     check(judgement, f"nvlink-degraded/{severity}", {"expected": expected, "against": "wiring"})
     assert links not in {gpu.links.sum for gpu in judgement.history.gpus.values()}
     assert severity == "warn" or judgement.interconnect.klass is None
 
 
-PASSTHROUGH = 1
-
-ABSENT = LinkGroup(
-    links=list(range(18)),
-    state=Unavailable("NVML_ERROR_NOT_SUPPORTED"),
-    p2p=Unavailable("NVML_ERROR_NOT_SUPPORTED"),
-)
+ABSENT = LinkGroup(links=list(range(18)), **dict.fromkeys(("state", "p2p"), Unavailable("not supported")))
 """As a driver answers for links that a GPU does not have."""
 
 
@@ -194,7 +178,7 @@ def down(count: int, name: str, links: int, **more: Any) -> Result:
 
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
-VIRTUAL = {"virtualization": PASSTHROUGH}
+VIRTUAL = GIVEN
 
 
 def absent(count: int, name: str) -> Result:
@@ -213,6 +197,7 @@ SXM = ("nvlink-down/warn", None, "LinksDown", "nvidia-fabricmanager", "nvidia-sm
 CARD = ("", "pcie", "NoNvlink")
 PERHAPS = ("nvlink-down/info", None, "LinksDown", Verdict.PASS)
 MODEL = ("", "nvlink", "NvlinkRing")
+TWO_DOWN = down(2, H100, 0)
 UNREADABLE = [LinkGroup(links=[0, 1], state=Unavailable("Unknown"), p2p=1)]
 AT_FIRST_SIGHT: Table = {
     "SXM modules and superchips always have NVLinks": [
@@ -235,10 +220,7 @@ AT_FIRST_SIGHT: Table = {
         (absent(4, "NVIDIA L40S"), *CARD),
     ],
     "a chip that only cards have": [(down(2, "Graphics Device", 4, compute_capability="8.6"), *CARD)],
-    "a form that nobody knows": [
-        (down(2, "NVIDIA Z100", 20), *PERHAPS),
-        (down(2, "NVIDIA GH200 480GB", 18), *PERHAPS),
-    ],
+    "an odd form": [(down(2, "NVIDIA Z100", 20), *PERHAPS), (down(2, "NVIDIA GH200 480GB", 18), *PERHAPS)],
     "modules in a virtual machine may have no NVLink by design": [
         (down(2, H100, 18, **VIRTUAL), *PERHAPS),
         (early(down(2, H100, 18, **VIRTUAL)), *PERHAPS),
@@ -278,12 +260,9 @@ AT_FIRST_SIGHT: Table = {
     "links that were up before are degraded": [
         ((made.h100(2), down(2, H100, 18)), "nvlink-degraded/fail", None, "LinksDegraded")
     ],
-    "links whose state is unreadable are not called down": (
-        made.every_gpu(down(2, H100, 0), links=UNREADABLE),
-        "nvlink-unresolved/warn",
-        None,
-        "LinksUnresolved",
-    ),
+    "links whose state is unreadable are not called down": [
+        (made.every_gpu(TWO_DOWN, links=UNREADABLE), "nvlink-unresolved/warn", None, "LinksUnresolved")
+    ],
 }
 
 

@@ -53,7 +53,7 @@ LINKS: Table = {
             "GPU 0 (0000:0f:00.0): Generation 4 x4 at 97 % utilisation; card and slot support 4 x16",
             "the node's other GPUs have x16",
             {"width": 4, "utilization_percent": 97},
-        ),
+        )
     ],
     "a lower generation warns at half of the utilisation": [
         (node(link(3, utilization=50), link()), "pcie-narrow/warn"),
@@ -74,9 +74,7 @@ LINKS: Table = {
         (node(link(width=8, **IDLE)), "pcie-narrow/info"),
         (node(link(3, width=8)), "pcie-narrow/warn"),
     ],
-    "a card or slot with few lanes is complete": [
-        (node(link(width=8, max_width=8, **IDLE)), ""),
-    ],
+    "a card or slot with few lanes is complete": [(node(link(width=8, max_width=8, **IDLE)), "")],
     "an older slot is only mentioned": (
         node(link(3, max_generation=3)),
         "pcie-narrow/info",
@@ -127,11 +125,8 @@ def test_a_pcie_link_is_judged(row: Row) -> None:
         ("0000:3b:00.0", 8, ["pcie-narrow/warn"]),
     ],
 )
-def test_a_virtual_machine_may_hide_that_the_slot_has_half_of_the_lanes(
-    address: str, width: int, expected: list[str]
-) -> None:
-    """A T4 of AWS g4dn, idle, has 8 of 16 lanes (tests/fixtures/nvidia-smi-qx_tesla-t4.xml), directly below
-    the host bridge; on bare metal, a GPU always sits below a port."""
+def test_a_virtual_machine_may_hide_half_of_the_lanes(address: str, width: int, expected: list[str]) -> None:
+    """An idle T4 of AWS g4dn; on bare metal a GPU always sits below a port, not the host bridge."""
     t4 = made.with_gpu(made.h100(1), 0, pci=address, name="Tesla T4", pcie=link(1, width, utilization=0))
     assert [code for code in codes(judge(t4)) if "pcie" in code] == expected
     passed_through = made.with_gpu(t4, 0, pci="0000:3b:00.0", virtualization=1)
@@ -176,10 +171,8 @@ SPARE = rdma(UP, UP, UP, DOWN)
 SLOW = rdma(UP, rate_gbps=200)
 FORGOTTEN = ("nic-slow/warn", "200 Gb/s; earlier runs saw 400 Gb/s.")
 ONE_IS_SLOW = ("nic-slow/warn", "100 Gb/s; ", {"rate_gbps": 100, "expected_gbps": 400})
-LATE = [
-    replace(replace(rdma(), nics=replace(rdma(UP).nics, ports=[])), omitted=[part])
-    for part in ("nics.ports", "nics")
-]
+NO_PORTS = replace(rdma(), nics=replace(rdma(UP).nics, ports=[]))
+LATE = [replace(NO_PORTS, omitted=[part]) for part in ("nics.ports", "nics")]
 CUT_LOST = replace(
     made.with_gpu(made.phb(), 0, error=Problem(kind="gpu-lost", call="x", message="lost")),
     problem=Problem(kind="call-hung", call="x", message="hung"),
@@ -219,7 +212,7 @@ PORTS: Table = {
     ],
     "counters with limits of their own warn above them, and not at them": [
         (
-            (rdma(UP, **{name: 7}), rdma(UP, **{name: 7 + most + over})),
+            tuple(rdma(UP, **{name: n}) for n in (7, 7 + most + over)),
             "nic-slow/warn" * over,
             *[message] * over,
         )
@@ -275,10 +268,7 @@ PORTS: Table = {
     ],
     "ports outlive a run that was cut off": [
         ((rdma(UP), CUT_LOST, rdma(DOWN)), "nic-down/warn"),
-        (
-            (rdma(UP), made.rebooted(replace(CUT_LOST, problem=None)), made.rebooted(rdma(DOWN))),
-            "nic-down/warn",
-        ),
+        ((rdma(UP), *map(made.rebooted, (replace(CUT_LOST, problem=None), rdma(DOWN)))), "nic-down/warn"),
     ],
     "a port that lost its link and came back warns": [
         (

@@ -1,5 +1,4 @@
-"""Supplies, rails and fans, of which only trusted sensors count; and what GPUs may draw against what their
-slot, cables and supply carry."""
+"""Supplies, rails and fans by trusted sensors, and what slot, cables and supply carry."""
 
 from __future__ import annotations
 
@@ -38,17 +37,13 @@ def fans(*each: Fan) -> Result:
     return made.with_gpu(made.phb(), 1, fans=list(each))
 
 
-FAIL, WARN = "rail/fail", "rail/warn"
+FAIL, WARN, WARNS = "rail/fail", "rail/warn", (11_390, 11_040)
 OTHER = replace(volts(12_000), chip="corsairpsu2", value=Unavailable("EIO"))
 LOOSE = Thresholds.from_spec({"railWarn": 0.1, "railHigh": 0.1, "railLow": 0.12, "fanTarget": 90})
 TABLE: Table = {
     "12 V: 5 % either way warns, +5 % and -8 % fail (ATX 3.0)": [
         (node(volts(millivolts)), expected)
-        for expected, values in (
-            ("", (12_000, 12_600, 11_400)),
-            (FAIL, (12_610, 11_030)),
-            (WARN, (11_390, 11_040)),
-        )
+        for expected, values in (("", (12_000, 12_600, 11_400)), (FAIL, (12_610, 11_030)), (WARN, WARNS))
         for millivolts in values
     ],
     "a chip's own limits replace the policy's where they can be a tolerance": [
@@ -233,19 +228,14 @@ def plug(connector: str, *cables: str, watts: int = 0) -> dict[str, Any]:
     ],
 )
 def test_slot_and_cables_carry_so_much(sockets: list[Any], carried: int) -> None:
-    """A cable carries what its one plug at the supply carries, however many plugs it has at the card; an
-    adapter's plugs are 8-pin.  At what they carry nothing is wrong; one watt above warns."""
+    """A cable carries what its one plug at the supply carries; an adapter's plugs are 8-pin."""
     entry = {"gpu": "0", "sockets": sockets}
     other = {"gpu": "1", "sockets": [plug("12VHPWR", watts=600)] * 3}
     assert "cable-watts/warn" not in of_power(wired(limited(carried, 75), gpus=[entry, other]))
     judgement = wired(limited(carried + 1, 75), gpus=[entry, other])
     assert judgement.verdict is Verdict.WARN
     (finding,) = [one for one in judgement.findings if one.code == "cable-watts"]
-    assert finding.evidence == {
-        "limit_watts": carried + 1,
-        "cable_watts": carried,
-        "lower_watts": carried,
-    }
+    assert finding.evidence == {"limit_watts": carried + 1, "cable_watts": carried, "lower_watts": carried}
     assert f"`nvidia-smi -pl {carried} -i 0`" in finding.message
     assert finding.gpus[0].index == 0
 
@@ -261,9 +251,7 @@ def test_slot_and_cables_carry_so_much(sockets: list[Any], carried: int) -> None
         (0, 300, ["power-inventory/info"]),
     ],
 )
-def test_a_limit_that_could_be_raised_is_information(
-    limit: float | None, most: float | None, expected: list[str]
-) -> None:
+def test_a_raisable_limit_informs(limit: float | None, most: float | None, expected: list[str]) -> None:
     assert of_power(wired(limited(limit, most=most), gpus=[{"gpu": "*", "sockets": [EIGHT]}])) == expected
 
 
@@ -351,10 +339,8 @@ def test_what_was_not_read_is_not_called_absent() -> None:
 def test_without_an_inventory_nothing_is_judged(power: PowerInventory | None) -> None:
     assert of_power(judge_health(limited(900, most=1000), node=NodeFacts(power=power))) == []
     assert of_power(judge_health(limited(None), node=NodeFacts(power=power))) == []
-    assert (
-        of_power(wired(replace(limited(75), gpus=[]), gpus=[{"gpu": "0"}], supplyWatts=10, otherWatts=10))
-        == []
-    )
+    empty = replace(limited(75), gpus=[])
+    assert of_power(wired(empty, gpus=[{"gpu": "0"}], supplyWatts=10, otherWatts=10)) == []
 
 
 @pytest.mark.parametrize(

@@ -220,9 +220,7 @@ def test_sharing_is_read_from_labels_of_gpu_discovery(labels: dict[str, str], sh
         *((57, "warn", "none for newer GPUs"), (2**62, "warn", "not in the catalogue")),
     ],
 )
-def test_xids_that_take_a_gpu_out_of_service_fail_and_all_others_warn(
-    xid: int, severity: str, bucket: str
-) -> None:
+def test_xids_that_take_a_gpu_out_fail_and_all_others_warn(xid: int, severity: str, bucket: str) -> None:
     """By the resolution bucket of NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors); 94 by DCGM's fatal
     list.  A program's own fault takes no node away, and a number of tomorrow is not silent."""
     answer = Answer.BAD if severity == "fail" else GOOD

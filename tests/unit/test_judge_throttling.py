@@ -29,16 +29,9 @@ from support.judge_results import (
     working,
 )
 
-QUICK = Thresholds(
-    interval_floor=2,
-    busy_floor=1,
-    sw_thermal_warn_seconds=0.1,
-    sw_thermal_fail_seconds=1,
-    hw_thermal_warn_seconds=0.01,
-    hw_thermal_fail_seconds=0.05,
-    power_brake_warn_seconds=0.01,
-    power_brake_fail_seconds=0.3,
-)
+WARNS = {"sw_thermal_warn_seconds": 0.1, "hw_thermal_warn_seconds": 0.01, "power_brake_warn_seconds": 0.01}
+FAILS = {"sw_thermal_fail_seconds": 1, "hw_thermal_fail_seconds": 0.05, "power_brake_fail_seconds": 0.3}
+QUICK = Thresholds(interval_floor=2, busy_floor=1, **WARNS, **FAILS)
 SW, HW, BRAKE = "sw-thermal-slowdown", "hw-thermal-slowdown", "power-brake"
 
 
@@ -140,9 +133,7 @@ TABLE: Table = {
         ((node(), EARLY), ""),
         ((node(), EARLY, later(EARLY, 60, sw_thermal=50)), f"{SW}/fail"),
     ],
-    "a GPU's counters restart with it alone": [
-        ((node(), RESET_ALONE), f"{SW}/fail", "GPU 1 (0000:10:00.0): ")
-    ],
+    "a GPU's counters restart alone": [((node(), RESET_ALONE), f"{SW}/fail", "GPU 1 (0000:10:00.0): ")],
     "more than 1.05 seconds a second is a counter of something else": [
         (throttled(power_brake=945), f"{BRAKE}/fail"),
         (throttled(power_brake=946), "", {BRAKE: Answer.GOOD}),
@@ -198,8 +189,7 @@ def test_slowdown_needs_seconds_and_share(row: Row) -> None:
     ("code", "counter"), [(SW, "sw_thermal"), (HW, "hw_thermal"), (BRAKE, "power_brake")]
 )
 def test_a_run_soon_after_another_is_never_good(code: str, counter: str) -> None:
-    """Somebody asks for a run ten seconds after a bad one: three clean seconds do not begin the row anew, a
-    slow window still counts, and the next run of the policy judges what the counters hold."""
+    """Three clean seconds after a bad run prove nothing; the policy's next run judges the counters."""
     nothing = {"sw_thermal": 0, "hw_thermal": 0, "power_brake": 0}
     first, worse = node(), {counter: 600}
     bad = later(first, 900, **worse)
@@ -272,9 +262,7 @@ BITS: Table = {
             (every(NOTHING, events=events({bit: 1, 0x8: 12})), "hw-slowdown/fail"),
         )
     ],
-    "a held brake fails whatever its counter says, and without load": [
-        ((RESTED, BRAKED_AT_REST), f"{BRAKE}/fail")
-    ],
+    "a held brake fails whatever its counter says, unloaded": [((RESTED, BRAKED_AT_REST), f"{BRAKE}/fail")],
     "idle, application clocks, power cap, sync boost, display clocks, and two of old drivers": [
         (every(NOTHING, **working(bits=NORMAL)), "")
     ],
@@ -319,8 +307,7 @@ ALONE = {
 
 @pytest.mark.parametrize("machine", ALONE.values(), ids=ALONE)
 def test_a_brake_on_one_idle_gpu_is_information_until_it_stays(machine: Result) -> None:
-    """An idle A10 was recorded with an asserted brake, and its owner missed nothing.  Neither run is bad or
-    good for the gate, and the power supply is unknown.  The third run in a row counts."""
+    """An idle A10 was recorded with one, and nobody missed anything; the third run in a row counts."""
     runs = row(machine, 4)
     for count in range(1, 5):
         judgement = judge(*runs[:count])

@@ -1,5 +1,4 @@
-"""What is remembered between runs: Xids for the rules of the policy, and links, which must neither forget a
-fault nor be poisoned by a reading that was wrong."""
+"""What is remembered between runs, Xids and links: no fault is forgotten, nothing wrong is learned."""
 
 from __future__ import annotations
 
@@ -10,16 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import (
-    Host,
-    Problem,
-    RepeatedXid,
-    Result,
-    Unavailable,
-    WatchReport,
-    XidCount,
-    Xids,
-)
+from nodegauge_contract import Host, Problem, RepeatedXid, Result, Unavailable, WatchReport, XidCount, Xids
 from nodegauge_judge import Answer, History, Judgement, NodeFacts, Severity, Verdict, judge_health
 from nodegauge_judge.history.model import FEW_XIDS, LIMIT, GpuHistory, LinkHistory
 from nodegauge_judge.history.xid_times import MOST_TIMES, XidHistory
@@ -85,24 +75,21 @@ def once_an_hour(*hours: int) -> list[Step]:
     return [({(0, 94): at(HOUR * n - 5)}, HOUR * n, "xid/fail" if n > 2 else "") for n in hours]
 
 
+BOTH = "xid/fail xid/warn"
 TWICE: Came = {(0, 94): at(50, 60)}
+BOTH_CODES: Came = {(1, 94): at(50, 60), (1, 63): at(70)}
+LATER: Came = {(0, 94): at(2000, 2070)}
 STORIES: dict[str, tuple[list[XidRule], list[Step]]] = {
     # what: the rules; of each document its Xids, when it was made, the findings, the boot (the second begins
     # two hours after a day)
     "a warning": ([rule(2, severity=Severity.WARN)], [(TWICE, 100, "xid/warn")]),
     "ignored": ([rule(severity=None)], [(TWICE, 100, "")]),
     "another code has the catalogue's severity": ([rule(of=13, severity=None)], [(TWICE, 100, "xid/fail")]),
-    "codes of a rule are counted together": (
-        [THRICE],
-        [({(1, 94): at(50, 60), (1, 63): at(70)}, 100, "xid/fail")],
-    ),
+    "codes of a rule are counted together": ([THRICE], [(BOTH_CODES, 100, "xid/fail")]),
     "GPUs are not": ([THRICE], [({(1, 94): at(50, 60), (2, 63): at(70)}, 100, "")]),
     "two rules about a code both count, beside the catalogue": (
         [THRICE, rule(severity=Severity.WARN, window=HOUR)],
-        [
-            ({(0, 94): at(50)}, 100, "xid/warn"),
-            ({(0, 94): at(150, 160), (0, 79): at(170)}, 200, "xid/fail xid/warn"),
-        ],
+        [({(0, 94): at(50)}, 100, "xid/warn"), ({(0, 94): at(150, 160), (0, 79): at(170)}, 200, BOTH)],
     ),
     "a count lasts over documents until its window is over": (
         [THRICE],
@@ -119,11 +106,7 @@ STORIES: dict[str, tuple[list[XidRule], list[Step]]] = {
     ),
     "a document that came late is judged by its own time": (
         [rule(2, window=60)],
-        [
-            ({(0, 94): at(1000, 1050)}, 1300, "xid/fail"),
-            ({}, 1360, ""),
-            ({(0, 94): at(2000, 2070)}, 2080, ""),
-        ],
+        [({(0, 94): at(1000, 1050)}, 1300, "xid/fail"), ({}, 1360, ""), (LATER, 2080, "")],
     ),
 }
 
@@ -174,16 +157,10 @@ def test_a_document_of_an_earlier_version_counts_each_code_once() -> None:
             assert codes(node.judged(result)) == expected
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        at(-50),
-        at(90, 50),
-        at(2**62),
-        XidCount(count=-3, first=9, last=9),
-        XidCount(count=2**62, first=9, last=9),
-    ],
-)
+ODD = [at(-50), at(90, 50), at(2**62), *(XidCount(count=n, first=9, last=9) for n in (-3, 2**62))]
+
+
+@pytest.mark.parametrize("odd", ODD)
 def test_impossible_counts_and_times_are_one_xid_now(odd: XidCount) -> None:
     judgement = Node(THRICE).came({(0, 94): odd}, up=100)
     assert judgement.history.xids == {"00000000 94": XidHistory(((BOOT + 100, 1),))}
@@ -208,7 +185,6 @@ def test_a_long_row_is_counted_rather_low_than_high() -> None:
     for up in range(600, 3 * DAY, 600):
         judgement = node.judged(document({(0, 13): at(up - 1)}, up=up, gpus=1))
         count = judgement.findings[0].evidence["count"]
-        assert isinstance(count, int)
         assert 0.8 * min(144, up // 600) <= count <= min(144, up // 600)
     assert len(judgement.history.xids["00000000 13"].times) <= MOST_TIMES
 
@@ -230,7 +206,6 @@ def test_the_newest_are_kept_and_the_history_stays_small() -> None:
     large = replace(full(16, ports=10), xids=xids, booted=BOOT)
     assert len(large.encode()) <= LIMIT
     kept = History.decode(large.encode())
-    assert kept is not None
     assert (len(kept.xids), kept.gpus) == (FEW_XIDS // 2, large.gpus)
     assert min(one.times for one in kept.xids.values()) == ((BOOT + 114, 1),)
     some = replace(full(8, ports=10), xids=xids, booted=BOOT)
@@ -314,7 +289,6 @@ def test_a_finding_ends_when_it_was_said_to(count: int, window: int) -> None:
     came = {(1, 94): at(50, 60), (1, 63): at(70), (2, 94): at(80), (3, 13): at(90)}
     stood = codes(node.came(came, up=100))
     history = History.decode(node.history)
-    assert history is not None
     end = ends_at(history.xids, node.rules, after=BOOT + 100)
     assert (end is not None) == bool(stood) == (count < 4)
     while end is not None:
@@ -367,9 +341,7 @@ def degraded(links: int) -> Result:
         ([6, 12, 5, 5, 5, 5], 6),
     ],
 )
-def test_the_link_sum_rises_on_two_readings_and_falls_only_while_unconfirmed(
-    readings: list[int], expected: int
-) -> None:
+def test_the_link_sum_rises_on_two_readings_and_falls_unconfirmed(readings: list[int], expected: int) -> None:
     assert remembered(readings).sum == expected
 
 

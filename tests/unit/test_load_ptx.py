@@ -1,5 +1,4 @@
-"""The load probe's kernels, which assemble for every GPU and compute what the CPU expects, line by line, for
-a wrong pattern would accuse healthy memory; and what it makes of its samples."""
+"""The load probe's kernels, executed line by line against what the CPU expects; and its samples."""
 
 from __future__ import annotations
 
@@ -295,8 +294,7 @@ def test_steady_is_the_last_third_of_the_time() -> None:
     ],
 )
 def test_a_slope_is_degrees_per_minute(celsius: list[Int], slope: float | None) -> None:
-    """Half a second between samples; an unreadable one is left out, not taken for a zero.  Of two samples
-    whole degrees would be any slope."""
+    """Half a second between samples; an unreadable one is left out; two whole degrees are any slope."""
     seen = statistics.slope_per_minute(series("temperature", celsius), lambda each: each.sample.temperature)
     assert isinstance(seen, Unavailable) if slope is None else seen == pytest.approx(slope)
 

@@ -1,5 +1,4 @@
-"""From API objects to what decisions need: nothing that a cluster may hold raises here; what is not decoded
-of a node is not read; and what is kept or read once."""
+"""From API objects to what decisions need: nothing raises, and what is not decoded is not read."""
 
 from __future__ import annotations
 
@@ -192,8 +191,7 @@ def test_a_report_reads_back_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "status",
-    [{"verdict": 7}, {"probes": 7}, {"gpus": {"count": "8"}}, {"probes": [{"lastRun": {}}]}],
+    "status", [{"verdict": 7}, {"probes": 7}, {"gpus": {"count": "8"}}, {"probes": [{"lastRun": {}}]}]
 )
 def test_a_status_that_cannot_be_read_counts_as_empty(status: Body) -> None:
     """Never guessed, and kept as it stands so that the next write can replace it."""
@@ -237,8 +235,7 @@ RUNS_BY_LABEL = {
     ],
 )
 def test_where_a_run_may_be_planned(node: ANode, may: bool) -> None:
-    """Ready and not leaving; cordoned nodes are health-checked; an open NVML client would block a driver
-    upgrade or a MIG change (promise 7)."""
+    """An open NVML client would block a driver upgrade or a MIG change (promise 7)."""
     assert node.may_run is may
 
 

@@ -62,9 +62,7 @@ def test_a_table_has_the_class_that_a_careful_reader_gives_it(name: str, klass: 
 @pytest.mark.parametrize(
     ("name", "verdict", "codes"), [(name, *row) for name, row in READINGS.items()], ids=READINGS
 )
-def test_readings_have_the_verdict_that_a_careful_reader_gives_them(
-    name: str, verdict: str, codes: set[str]
-) -> None:
+def test_readings_have_the_verdict_of_a_careful_reader(name: str, verdict: str, codes: set[str]) -> None:
     judgement = judged(read(name))
     findings = judgement["findings"]
     assert judgement["verdict"] == verdict

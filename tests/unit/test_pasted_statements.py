@@ -53,6 +53,7 @@ def burn(errors: str, *ends: str) -> str:
     )
 
 
+DRIVER, FABRIC, PROGRAM = "driver-failure", "fabric-failure", "program-failure"
 FAULTS = {
     "Xid": (OFF_THE_BUS, "xid", "GPU 0000:3b:00.0|Xid 79"),
     "recovery": (
@@ -65,70 +66,38 @@ FAULTS = {
         "xid",
         "Xid 149",
     ),
-    "no driver": ("NVIDIA-SMI has failed because it couldn't communicate with", "driver-failure", "modprobe"),
-    "two versions": (
-        "Failed to initialize NVML: Driver/library version mismatch",
-        "driver-failure",
-        "reboot",
-    ),
-    "handle without address": (
-        "Unable to determine the device handle for GPU 3: Unknown Error",
-        "driver-failure",
-        "GPU 3",
-    ),
+    "no driver": ("NVIDIA-SMI has failed because it couldn't communicate with", DRIVER, "modprobe"),
+    "versions": ("Failed to initialize NVML: Driver/library version mismatch", DRIVER, "reboot"),
+    "no address": ("Unable to determine the device handle for GPU 3: Unknown Error", DRIVER, "GPU 3"),
     "silent on the bus": (
         "3b:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev ff)",
-        "driver-failure",
+        DRIVER,
         "0000:3b:00.0",
     ),
-    "ERR! for memory errors": (BROKEN, "driver-failure", "GPU 1 (0000:1c:00.0)"),
-    "ERR! for the MIG mode": (
-        SOUND.replace(OTHER, OTHER + "\n|      ERR! |", 1),
-        "driver-failure",
-        "MIG mode",
-    ),
+    "ERR! for memory errors": (BROKEN, DRIVER, "GPU 1 (0000:1c:00.0)"),
+    "ERR! for MIG": (SOUND.replace(OTHER, OTHER + "\n|      ERR! |", 1), DRIVER, "MIG mode"),
     "a value of --query-gpu": (
         "index, pci.bus_id, power.draw [W]\n0, 0:1B:0, 70.1 W\n1, 00000000:1C:00.0, [Unknown Error]\n",
-        "driver-failure",
+        DRIVER,
         "0000:1c:00.0",
     ),
-    "a value of -q": (
-        re.sub(r"(GPU Current Temp +: ).*", r"\1GPU requires reset", QUERY),
-        "driver-failure",
-        "dd:00",
-    ),
-    "CUDA 802": (
-        "Test CUDA failure common.cu:1030 'system not yet initialized'",
-        "fabric-failure",
-        "fabricmanager",
-    ),
-    "SXid": (
-        "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM",
-        "fabric-failure",
-        "nvswitch1",
-    ),
-    "fabric manager": (
-        "detected NVSwitch fatal error 20034 on fid 0 bus id 00000000:86:00.0",
-        "fabric-failure",
-        "86",
-    ),
-    "a link less than its sibling": (
-        links("uuuuuu", "uuu-u-"),
-        "fabric-failure",
-        "links 3, 5 <inactive>|GPU 1",
-    ),
-    "no link where a sibling has": (links("uu", "--"), "fabric-failure", "GPU 1"),
+    "a value of -q": (re.sub(r"(GPU Current Temp +: ).*", r"\1GPU requires reset", QUERY), DRIVER, "dd:00"),
+    "CUDA 802": ("Test CUDA failure common.cu:1030 'system not yet initialized'", FABRIC, "fabricmanager"),
+    "SXid": ("nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM", FABRIC, "nvswitch1"),
+    "fabric manager": ("detected NVSwitch fatal error 20034 on fid 0 bus id 00000000:86:00.0", FABRIC, "86"),
+    "a link less than its sibling": (links("uuuuuu", "uuu-u-"), FABRIC, "links 3, 5 <inactive>|GPU 1"),
+    "no link where a sibling has": (links("uu", "--"), FABRIC, "GPU 1"),
     "no link on a whole board": (
         "".join(f"GPU {n}: NVIDIA H200 (UUID: GPU-{n})\n\t Link 0: <inactive>\n" for n in range(8)),
-        "fabric-failure",
+        FABRIC,
         "8 GPUs: all <inactive>",
     ),
     "InfiniBand": (
         "a:1:2 [0] NCCL WARN NET/IB: Got completion from peer 10.0.0.2<51161> with status=12 opcode=0",
-        "program-failure",
+        PROGRAM,
         "peer 10.0.0.2",
     ),
-    "ECC in CUDA": ("[rank3]: CUDA error: uncorrectable ECC error encountered", "program-failure", "rank3"),
+    "ECC in CUDA": ("[rank3]: CUDA error: uncorrectable ECC error encountered", PROGRAM, "rank3"),
     "dcgmi diag -j": (DIAG_JSON % "FAIL", "test-failed", "GPU 5|a DBE"),
     "dcgmi diag -j of version 4": (
         DIAG_JSON.replace("{", '{"entity_groups": [{"entities": []}], ', 1) % "Fail",
@@ -147,22 +116,22 @@ WARNINGS = {
         "accuses the other end",
     ),
     "an Xid that is not listed": (XID.format(999, "what"), "xid", "999"),
-    "SXid that is not fatal": (
+    "no fatal SXid": (
         "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32",
-        "fabric-failure",
+        FABRIC,
         "12028",
     ),
     "memory errors in the table": (ECC, "ecc", "GPU 1 (0000:1c:00.0)|14 uncorrectable"),
     "fewer GPUs than -L": (
         SOUND + "".join(f"GPU {n}: NVIDIA H100 80GB HBM3 (UUID: GPU-{n})\n" for n in range(4)),
-        "driver-failure",
+        DRIVER,
         "lists 3 GPUs, `-L` 4",
     ),
-    "fewer GPUs than the matrix": (SOUND + MATRIX, "driver-failure", "lists 3 GPUs, `topo -m` 4"),
+    "fewer GPUs than the matrix": (SOUND + MATRIX, DRIVER, "lists 3 GPUs, `topo -m` 4"),
     **{
         f"{count} {counter} of the one GPU that is shown": (
             f"GPU 3: H100 (UUID: GPU-2)\n\t Link 7: {counter}: {count}\n",
-            "fabric-failure",
+            FABRIC,
             "GPU 3 Link 7",
         )
         for count, counter in (
@@ -171,7 +140,7 @@ WARNINGS = {
             (LINK_ERRORS + 1, "CRC Errors"),
         )
     },
-    "ERR! for a fan": (SOUND.replace("N/A   34C", "ERR!  34C", 1), "driver-failure", "its fan"),
+    "ERR! for a fan": (SOUND.replace("N/A   34C", "ERR!  34C", 1), DRIVER, "its fan"),
     "memory errors of --query-gpu": (
         "index, name, ecc.errors.uncorrected.volatile.total\n0, NVIDIA A10, 0\n3, NVIDIA A10, 27\n",
         "ecc",
@@ -182,10 +151,10 @@ WARNINGS = {
         "board-incomplete",
         "7 of the 8",
     ),
-    "infoROM": ("WARNING: infoROM is corrupted at gpu 0000:67:00.0", "driver-failure", "0000:67:00.0"),
+    "infoROM": ("WARNING: infoROM is corrupted at gpu 0000:67:00.0", DRIVER, "0000:67:00.0"),
     "a collective that does not end": (
         "[rank1]:[E ProcessGroupNCCL.cpp:629] Watchdog caught collective operation timeout: WorkNCCL(",
-        "program-failure",
+        PROGRAM,
         "collective of NCCL",
     ),
     "a NIC": ("mlx5_core 0000:53:00.0 enp83s0f0np0: Link down", "machine-failure", "enp83s0f0np0"),
@@ -281,21 +250,15 @@ def test_what_is_not_known_says_what_can_be_read() -> None:
     ("first", "second", "verdicts"),
     [
         (SOUND, ECC, ["unknown", "warn"]),
-        (
-            QUERY,
-            re.sub(r"(Remapping Failure Occurred +: )No", r"\1Yes", QUERY),
-            ["warn", "fail"],
-        ),
+        (QUERY, re.sub(r"(Remapping Failure Occurred +: )No", r"\1Yes", QUERY), ["warn", "fail"]),
         (MATRIX, MATRIX.replace("NV18", "SYS"), ["unknown", "unknown"]),
     ],
 )
 def test_outputs_of_two_machines_are_two_sections(first: str, second: str, verdicts: list[str]) -> None:
     answer = json.loads(judge("-", "--format", "json", stdin=f"{first}\n== host-b ==\n{second}").output)
     assert [each["verdict"] for each in answer["judgements"]] == verdicts
-    assert [each["title"].partition(",")[0] for each in answer["judgements"]] == [
-        "capture 1 of 2",
-        "capture 2 of 2",
-    ]
+    titles = [each["title"].partition(",")[0] for each in answer["judgements"]]
+    assert titles == ["capture 1 of 2", "capture 2 of 2"]
 
 
 @pytest.mark.parametrize("fault", [OFF_THE_BUS, ECC, links("uu", "u-")])

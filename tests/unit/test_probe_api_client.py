@@ -93,9 +93,7 @@ def test_an_object_that_is_missing_is_created(api: ReadingsApi, client: ReadingC
     assert create.body["load"] == patch.body["load"]
 
 
-def test_an_object_that_another_probe_creates_first_is_patched(
-    api: ReadingsApi, client: ReadingClient
-) -> None:
+def test_an_object_that_another_probe_created_is_patched(api: ReadingsApi, client: ReadingClient) -> None:
     """Two probes begin on a new node at once."""
     api.refuses(404)
     api.refuses(409, "already exists")
@@ -117,9 +115,7 @@ def test_the_connection_is_kept_for_a_minute(api: ReadingsApi, client: ReadingCl
 
 
 @pytest.mark.parametrize("closes", ["says so", "silently"])
-def test_a_connection_that_the_server_closes_costs_no_reading(
-    api: ReadingsApi, client: ReadingClient, closes: str
-) -> None:
+def test_a_closed_connection_costs_no_reading(api: ReadingsApi, client: ReadingClient, closes: str) -> None:
     api.answers = [Answer(closes=closes)]
     for _ in range(2):
         client.write("health", PART)
@@ -211,9 +207,7 @@ def test_a_server_with_another_authority_gets_no_token(api: ReadingsApi, client:
 
 
 @pytest.mark.parametrize("token", [None, "no-token"], ids=["missing", "of nobody"])
-def test_a_token_that_cannot_be_used_is_refused_here(
-    api: ReadingsApi, client: ReadingClient, token: str | None
-) -> None:
+def test_a_useless_token_is_refused_here(api: ReadingsApi, client: ReadingClient, token: str | None) -> None:
     path = api.server.folder / "token"
     path.unlink() if token is None else path.write_text(token)
     assert re.search("token", str(refused(client)))

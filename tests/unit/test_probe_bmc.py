@@ -115,11 +115,8 @@ def test_runs_of_other_probes_move_no_gate_of_the_bmc(bmc: Bmc) -> None:
 
 
 def test_the_worse_of_two_sources_is_the_label(bmc: Bmc) -> None:
-    for sensors, reported, psu in (
-        ("fault", WELL, "fault"),
-        ("ok", WELL, "ok"),
-        ("ok", ONE_LOST, "redundancy-lost"),
-    ):
+    lost = ("ok", ONE_LOST, "redundancy-lost")
+    for sensors, reported, psu in (("fault", WELL, "fault"), ("ok", WELL, "ok"), lost):
         bmc.operator.cluster.results["node-1"] = saying("", psu=sensors)
         bmc.operator.cluster.pass_time(INTERVAL)
         bmc.operator.run()
@@ -226,14 +223,10 @@ def test_a_node_whose_driver_is_down_shows_what_its_baseboard_sees(bmc: Bmc) -> 
 @pytest.mark.parametrize(
     ("age", "enabled", "heard"), [(1, True, True), (STALE + 1, True, False), (1, False, False)]
 )
-def test_a_fresh_reading_is_the_second_witness_of_a_health_run(
-    bmc: Bmc, age: float, enabled: bool, heard: bool
-) -> None:
+def test_a_fresh_reading_is_a_second_witness(bmc: Bmc, age: float, enabled: bool, heard: bool) -> None:
     """An old one says nothing of now, and a policy may leave BMCs out."""
-    gpus = [
-        BoardGpu(name=f"GPU{i}", uuid=made.uuid(i).removeprefix("GPU-"), ports=18, ports_up=18 - i)
-        for i in range(2)
-    ]
+    uuids = [made.uuid(i).removeprefix("GPU-") for i in range(2)]
+    gpus = [BoardGpu(name=f"GPU{i}", uuid=uuids[i], ports=18, ports_up=18 - i) for i in range(2)]
     bmc.operator.cluster.change(POLICIES, "default", {"spec": {"probes": {"bmc": {"enabled": enabled}}}})
     bmc.operator.cluster.results["node-1"] = made.h100(2)
     bmc.operator.cluster.pass_time(INTERVAL)

@@ -111,7 +111,6 @@ def test_what_only_nvml_can_tell_keeps_loads_away_until_a_reboot(why: str) -> No
 def test_too_few_gpus_are_said_as_they_are(probe: str, gpus: int) -> None:
     status = healthy().status
     why = hindrance(replace(status, gpus=replace(status.gpus, count=gpus)), NODE, probe=probe, fewest=2)
-    assert why is not None
     wanted = "a collective needs 2 GPUs; this node has 1" if gpus else "this node has no GPU"
     assert why.detail == wanted
 
@@ -180,7 +179,6 @@ def test_arguments_are_what_the_probe_takes() -> None:
 def test_a_running_load_gives_way_at_once(node: ANode) -> None:
     running = make_pod(NODE, probe=LOAD).running()
     end = KINDS[LOAD].ending(running, make_context(node=node, report=healthy(), pods=(running,)))
-    assert end is not None
     assert end.outcome is Outcome.SKIPPED
 
 
@@ -196,9 +194,7 @@ def test_a_running_load_gives_way_at_once(node: ANode) -> None:
     ],
 )
 @pytest.mark.parametrize("before", [loaded(), SLOW])
-def test_a_run_that_shows_nothing_changes_nothing_but_its_own_record(
-    before: Result, end: Result | RunEnd
-) -> None:
+def test_a_run_that_shows_nothing_changes_its_record_alone(before: Result, end: Result | RunEnd) -> None:
     was = ran(healthy(), before).status
     now = ran(ran(healthy(), before), end, at=NOW + 60).status
     assert (now.gates, now.load, now.desired) == (was.gates, was.load, was.desired)
@@ -232,7 +228,6 @@ def test_wrong_results_taint_after_one_run() -> None:
     assert [(t.key, t.value) for t in report.status.desired.taints] == [(names.TAINT_UNHEALTHY, "corruption")]
     assert report.status.verdict is Verdict.FAIL
     change = report.status.change
-    assert change is not None
     assert "GPU 3" in change.message
     assert "1654922000003" in change.message
     assert "Load probe: fail (load-corruption)" in report.status.desired.message

@@ -1,5 +1,4 @@
-"""When NCCL runs are made, where they are not and what gives way; what a run changes in a report, and what it
-must leave alone."""
+"""When NCCL runs are made, what gives way, and what a run changes in a report and what not."""
 
 from __future__ import annotations
 
@@ -61,17 +60,9 @@ TOLD_OFF = make_policy().of({"probes": {"nccl": {"environment": {"NCCL_P2P_DISAB
 OFF: dict[str, Any] = {"probes": {"nccl": {"enabled": False}}}
 UNTIL_NCCL = {"taints": {"unvalidated": "Set", "unvalidatedUntil": "Nccl"}}
 GAP = Unavailable(unavailable="timed out")
-INTERCONNECT = (
-    names.LABEL_INTERCONNECT,
-    "nodegauge.dev/nvlink-gbps",
-    "nodegauge.dev/interconnect-evidence",
-    "interconnect",
-)
-BUSBW = (
-    "nodegauge.dev/busbw-allreduce",
-    "nodegauge.dev/busbw-allgather",
-    "nodegauge.dev/busbw-reducescatter",
-)
+EVIDENCE = "nodegauge.dev/interconnect-evidence"
+INTERCONNECT = (names.LABEL_INTERCONNECT, "nodegauge.dev/nvlink-gbps", EVIDENCE, "interconnect")
+BUSBW = tuple(f"nodegauge.dev/busbw-{name}" for name in ("allreduce", "allgather", "reducescatter"))
 
 
 def seen(report: NcclNode, node: ANode, *, at: float, policy: APolicy | None = None) -> NcclNode:
@@ -88,7 +79,7 @@ def test_a_confirmed_interconnect_is_measured_and_its_bandwidth_a_label() -> Non
         names.LABEL_INTERCONNECT: "nvlink",
         "interconnect": "nvlink",
         "nodegauge.dev/nvlink-gbps": "450",
-        "nodegauge.dev/interconnect-evidence": "measured",
+        EVIDENCE: "measured",
     }
     assert [report.status.desired.labels[key] for key in BUSBW] == ["462", "355", "355"]
     assert report.status.bandwidth.agreement == "confirmed"
@@ -119,10 +110,8 @@ def test_only_a_number_that_agrees_brings_the_label_back() -> None:
         report = report.measured(end, at=NOW + n * DAY).healthy(at=NOW + n * DAY + 900)
         assert labels(report, *INTERCONNECT) == {}, end
     report = report.healthy(at=NOW + 5 * DAY).measured(FAST, at=NOW + 5 * DAY)
-    assert labels(report, names.LABEL_INTERCONNECT, "nodegauge.dev/interconnect-evidence") == {
-        names.LABEL_INTERCONNECT: "nvlink",
-        "nodegauge.dev/interconnect-evidence": "measured",
-    }
+    returned = {names.LABEL_INTERCONNECT: "nvlink", EVIDENCE: "measured"}
+    assert labels(report, *returned) == returned
 
 
 def test_an_nccl_run_that_cannot_tell_brings_no_label_back_in_the_same_boot() -> None:
@@ -132,7 +121,7 @@ def test_an_nccl_run_that_cannot_tell_brings_no_label_back_in_the_same_boot() ->
         assert labels(looked, *INTERCONNECT) == {}
     report = looked.measured(SLOW, BOOTED, at=NOW + 960, policy=TOLD_OFF)
     assert report.status.bandwidth.agreement == "unsure"
-    assert report.status.desired.labels["nodegauge.dev/interconnect-evidence"] == "reported"
+    assert report.status.desired.labels[EVIDENCE] == "reported"
 
 
 def test_bandwidth_labels_are_rewritten_on_five_per_cent() -> None:
@@ -182,7 +171,7 @@ MACHINES: dict[str, tuple[Callable[[], NcclNode], str]] = {
 def test_what_was_measured_counts_for_the_machine_that_was_measured(case: str) -> None:
     made_so, evidence = MACHINES[case]
     report = made_so()
-    assert report.status.desired.labels["nodegauge.dev/interconnect-evidence"] == evidence
+    assert report.status.desired.labels[EVIDENCE] == evidence
     assert bool(labels(report, *BUSBW)) is (evidence == "measured")
 
 
@@ -290,7 +279,7 @@ def test_a_contradiction_ends_with_a_boot_where_no_nccl_run_can_run_any_more(lab
     assert report.status.interconnect.reason == "Contradicted"
     report = report.healthy(divided.booted("boot-2"), at=LATER)
     assert report.status.interconnect.reason != "Contradicted"
-    assert report.status.desired.labels["nodegauge.dev/interconnect-evidence"] == "reported"
+    assert report.status.desired.labels[EVIDENCE] == "reported"
     cordoned = nccl_node().measured(SLOW).healthy(BOOTED.cordoned(), at=NOW + 900)
     assert cordoned.status.interconnect.reason == "Contradicted", "it will be measured again"
 
@@ -298,9 +287,8 @@ def test_a_contradiction_ends_with_a_boot_where_no_nccl_run_can_run_any_more(lab
 def test_a_row_that_nothing_answers_is_asked_for_ever_less() -> None:
     """One hang, and then runs that cannot tell: GPUs are not held every ten minutes for a week."""
     report = nccl_node().measured(HUNG).measured(CRASHED)
-    assert [(row.code, row.bad, row.state) for row in report.status.gates] == [
-        ("nccl-hang", 1, GateState.WATCHING)
-    ]
+    [row] = report.status.gates
+    assert (row.code, row.bad, row.state) == ("nccl-hang", 1, GateState.WATCHING)
     waits = []
     for _ in range(8):
         report = report.measured(CRASHED)
@@ -310,8 +298,7 @@ def test_a_row_that_nothing_answers_is_asked_for_ever_less() -> None:
 
 
 def test_a_restarted_device_plugin_is_no_dra() -> None:
-    """It offers nothing for seconds, but the kubelet still counts its GPUs: nothing is written, and a node
-    that waits for its first NCCL run waits on."""
+    """It offers nothing for seconds, but the kubelet still counts its GPUs: the node waits on."""
     policy = make_policy().of(UNTIL_NCCL)
     fresh = replace(nccl_node(), status=ReportStatus())
     report = fresh.healthy(at=NOW, policy=policy).healthy(at=NOW + 900, policy=policy)
@@ -346,7 +333,6 @@ def test_a_pull_of_an_image_that_nobody_wants_any_more_ends(spec: dict[str, Any]
     )
     ended = next_step(replace(known, policy=make_policy().of(spec)))
     assert isinstance(ended, PatchNode)
-    assert ended.judged is not None
     last = ended.judged.status.probe[PULL].last_run
     assert (last.outcome, last.reason) == (Outcome.SKIPPED, "ImageReplaced")
     assert not isinstance(next_step(known), DeletePod)
@@ -367,7 +353,7 @@ def test_where_no_nccl_run_is_wanted_any_more_nothing_waits_for_one() -> None:
     report = nccl_node().measured(SLOW).healthy(at=NOW + 900, policy=make_policy().of(OFF))
     assert labels(report, *INTERCONNECT) == {}
     report = report.healthy(BOOTED, at=NOW + 1800, policy=make_policy().of(OFF))
-    assert report.status.desired.labels["nodegauge.dev/interconnect-evidence"] == "reported"
+    assert report.status.desired.labels[EVIDENCE] == "reported"
     closed = make_policy().of(OFF | UNTIL_NCCL)
     fresh = replace(nccl_node(), status=replace(nccl_node().status, passed_at=""))
     assert fresh.healthy(at=NOW + 900, policy=closed).status.desired.taints == []

@@ -1,10 +1,14 @@
-"""From a result to what is written: a part of the NodeReading, the tries of a pod that runs once, and the
-outbox of the watch probe, in which the newest reading waits."""
+"""From a result to what is written: a part, tries, and the watch probe's outbox; and the age of its files."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -12,6 +16,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import Unavailable, decode, text
 from nodegauge_contract.reading import PART_BYTES, Part
+from nodegauge_probes import alive
 from nodegauge_probes.api_client import KEPT_S, Refused
 from nodegauge_probes.delivery import PAUSE_S, part_of, stamp, version, write_until
 from nodegauge_probes.identity import Identity
@@ -135,8 +140,7 @@ def test_a_newer_reading_ends_no_pause(outbox: Stepped) -> None:
 
 @pytest.mark.parametrize(("jitter", "share"), [(0.0, 0.5), (0.5, 1.0), (1.0, 1.5)])
 def test_pauses_grow_and_are_drawn_anew(api: Api, jitter: float, share: float) -> None:
-    """Each twice as long as the one before, up to a minute, and by half more or less: containers of a whole
-    fleet do not come back at the same moment."""
+    """Doubled up to a minute, half more or less: a fleet's containers do not return at one moment."""
     outbox = Stepped(api, jitter=jitter)
     api.answers = [Refused("no answer")] * 12
     outbox.put(part(1))
@@ -156,9 +160,7 @@ DENIED = Refused("the API server answered 422: denied", final=True)
     ],
     ids=["as long as the API server asks", "also after a refusal for good", "a thousand are no overflow"],
 )
-def test_a_reading_is_tried_until_it_is_written(
-    outbox: Stepped, answers: list[Refused], last: list[float]
-) -> None:
+def test_a_reading_is_tried_until_written(outbox: Stepped, answers: list[Refused], last: list[float]) -> None:
     """The admission policy may be wrong for a while: nothing that was read is lost by that."""
     outbox.api.answers = list(answers)
     outbox.put(part(1))
@@ -261,9 +263,7 @@ def test_a_boot_that_cannot_be_read_is_empty_and_a_long_reason_is_cut() -> None:
 
 
 @pytest.mark.parametrize("probe", sorted(PART_BYTES))
-def test_a_document_that_does_not_fit_is_replaced_by_one_that_says_so(
-    probe: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_document_that_does_not_fit_says_so(probe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of it would be judged as if it were whole.  Whose it is stays, and it fits into every part."""
     result, smallest = replace(RESULT, probe=probe), min(PART_BYTES.values())
     size = len(text(result))
@@ -271,13 +271,8 @@ def test_a_document_that_does_not_fit_is_replaced_by_one_that_says_so(
     part = part_of(result, identity=WHO, sequence=1, reason="run", at=AT)
     assert len(part.reading) <= smallest
     written = decode(part.reading)
-    assert (written.probe, written.run, written.node, written.host) == (
-        probe,
-        RESULT.run,
-        RESULT.node,
-        RESULT.host,
-    )
-    assert written.problem is not None
+    whose = (written.probe, written.run, written.node, written.host)
+    assert whose == (probe, RESULT.run, RESULT.node, RESULT.host)
     assert (written.problem.kind, written.gpus) == ("result-too-large", [])
     message = f"the document has {size} characters, a NodeReading holds {size - 1}"
     assert written.problem.message == message
@@ -314,8 +309,7 @@ class Tries:
 
 
 def test_a_pod_that_runs_once_tries_again() -> None:
-    """After two seconds, or as long as the API server asks; each failure is said at once, for the kubelet may
-    end the pod any time."""
+    """Each failure is said at once, for the kubelet may end the pod any time."""
     tries = Tries(Refused("no answer"), Refused("busy", retry_after=9.0))
     assert tries.run(120) is True
     assert (tries.pauses, tries.messages) == ([PAUSE_S, 9.0], ["no answer", "busy"])
@@ -335,3 +329,53 @@ def test_a_final_refusal_ends_it() -> None:
     tries = Tries(Refused("too large", final=True))
     assert tries.run(120) is False
     assert (tries.tried, tries.messages) == (1, ["too large"])
+
+
+HOUR = 3600.0
+
+
+def asked(folder: Path, seconds: float, *file: str) -> int:
+    """The exit code of the question, asked as a kubelet asks it."""
+    command = [sys.executable, "-m", "nodegauge_probes.alive", str(folder), f"{seconds:g}", *file]
+    return subprocess.run(command, timeout=DEADLINE_SECONDS, check=False).returncode
+
+
+def age(path: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+@pytest.mark.parametrize("name", [alive.ALIVE, alive.READY])
+def test_a_file_is_young_for_so_many_seconds(tmp_path: Path, name: str) -> None:
+    """Touching it makes it, and makes it young again; a clock that somebody set back makes it old, too."""
+    path = tmp_path / name
+    assert not alive.is_young(path, HOUR)
+    for _ in range(2):
+        alive.touch(str(tmp_path), name)
+        assert alive.is_young(path, HOUR)
+        age(path, 2 * HOUR)
+        assert not alive.is_young(path, HOUR)
+    age(path, -2 * HOUR)
+    assert not alive.is_young(path, HOUR)
+
+
+def test_a_file_that_cannot_be_touched_ends_nothing(tmp_path: Path) -> None:
+    alive.touch(str(tmp_path / "missing"), alive.ALIVE)
+    assert not alive.is_young(tmp_path / "missing" / alive.ALIVE, HOUR)
+
+
+def test_the_kubelets_question_is_answered_by_the_exit_code(tmp_path: Path) -> None:
+    assert asked(tmp_path, HOUR) == 1
+    alive.touch(str(tmp_path), alive.ALIVE)
+    assert (asked(tmp_path, HOUR), asked(tmp_path, HOUR, alive.READY)) == (0, 1)
+    alive.touch(str(tmp_path), alive.READY)
+    assert asked(tmp_path, HOUR, alive.READY) == 0
+
+
+def test_the_question_loads_nothing_of_the_probe() -> None:
+    """It runs twice a minute on each node."""
+    code = (
+        "import sys, nodegauge_probes.alive; print([n for n in sys.modules if 'msgspec' in n or 'nvml' in n])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"

@@ -1,5 +1,4 @@
-"""The BMC reader at work: good BMCs among hostile ones, an API server that is away, secrets, its process; and
-its inventory, as people and Ansible write it, with the answer to each mistake."""
+"""The BMC reader among hostile BMCs and an API server that is away; its secrets, process and inventory."""
 
 from __future__ import annotations
 
@@ -197,9 +196,7 @@ async def test_a_rotated_password_is_used_at_once(authority: trustme.CA, folder:
 
 @pytest.mark.parametrize("gone", ["node", "file"])
 @in_virtual_time
-async def test_what_leaves_is_deleted_and_read_no_more(
-    gone: str, authority: trustme.CA, folder: Path
-) -> None:
+async def test_what_left_is_deleted_and_read_no_more(gone: str, authority: trustme.CA, folder: Path) -> None:
     async with two_bmcs(authority) as (good, other), reader(folder) as rig:
         await read_both(rig, good, other)
         if gone == "node":
@@ -368,9 +365,7 @@ def test_a_pattern_applies_to_selected_nodes_alone(tmp_path: Path) -> None:
         ("\x00", "no YAML"),
     ],
 )
-def test_a_wrong_file_names_field_and_way_out_and_costs_its_node_alone(
-    content: str, part: str, tmp_path: Path
-) -> None:
+def test_a_wrong_file_names_its_field_and_costs_its_node(content: str, part: str, tmp_path: Path) -> None:
     result = plan(tmp_path, gpu_1=content, gpu_2={"url": "https://good", **OWN_LOGIN})
     assert part in result.problems["gpu-1"]
     assert result.problems["gpu-1"].startswith("gpu-1")

@@ -34,7 +34,6 @@ async def test_a_healthy_machine_has_no_finding(profile: str, bmcs: Bmcs, tmp_pa
     hardware = plug(profile, tmp_path)
     hardware.load(100)
     chassis = hardware.profile.chassis
-    assert chassis is not None
     reading = await bmcs.reading(tree_of(hardware))
     judgement = judge_chassis(reading)
     assert (codes(judgement), reading.unread) == (set(), [])

@@ -1,8 +1,4 @@
-"""The real benchmark on simulated machines: what comes home is what the machine gives.
-
-Everything but GPUs and NCCL is real here: the probe, its children, their environment and end, the document
-and the judge.
-"""
+"""The real benchmark on simulated machines: all but GPUs and NCCL is real, and gives what the machine has."""
 
 from __future__ import annotations
 

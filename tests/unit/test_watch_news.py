@@ -62,9 +62,7 @@ HANGS = ["nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetNv
 
 
 @pytest.mark.parametrize("call", HANGS)
-def test_a_hang_is_told_with_its_call_and_a_node_alone_is_avoided_within_minutes(
-    node: Watched, call: str
-) -> None:
+def test_a_hang_is_told_with_its_call_and_a_lone_node_is_avoided_in_minutes(node: Watched, call: str) -> None:
     """By the container's own readings; nobody is needed who reads another node."""
     message = "did not return for GPU 3 within 10 s"
     hung = replace(made.titan(), problem=Problem(kind=ProblemKind.CALL_HUNG, call=call, message=message))
@@ -76,10 +74,8 @@ def test_a_hang_is_told_with_its_call_and_a_node_alone_is_avoided_within_minutes
         node.reports(hung, granted=False, later=75.0)
     assert node.taints == ["unreadable"]
     assert [taint["effect"] for taint in node.status["desired"]["taints"]] == ["PreferNoSchedule"]
-    assert (node.status["desired"]["condition"], node.status["desired"]["reason"]) == (
-        "Unknown",
-        "Unreadable",
-    )
+    desired = node.status["desired"]
+    assert (desired["condition"], desired["reason"]) == ("Unknown", "Unreadable")
     node.after()
     assert (node.status["verdict"], node.status["desired"]["condition"]) == ("warn", "True")
 

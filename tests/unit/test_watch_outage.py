@@ -1,8 +1,4 @@
-"""An hour without the API server in mode Watch, in virtual time: afterwards everything is as on a calm day.
-
-Containers read all the while, and their outboxes keep the newest reading alone, so that it holds the Xids of
-those before it; faults come and go.  The same story without the outage says what must be true.
-"""
+"""An hour without the API server in mode Watch: what must be true is told by the same story without it."""
 
 from __future__ import annotations
 
