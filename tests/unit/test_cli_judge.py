@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,6 +24,7 @@ from nodegauge_judge import CATALOGUE, Judgement, Verdict, judge_health
 from nodegauge_judge.nccl.judge import judge_nccl
 from nodegauge_operator import names
 from nodegauge_operator.api.report import ProbeStatus, ReportStatus
+from support.feed_windows import STARVED_BY_A_DISK
 from support.judge_command import FIXTURES, flat, judge, written
 from support.load_results import everywhere, loaded
 
@@ -273,3 +275,23 @@ def test_an_nccl_result_shows_its_cells_and_whether_a_third_run_is_needed(tmp_pa
     later = flat(judge("-", "--before", earlier, stdin=nccl_result()))
     assert "rerun needed" in later
     assert "busbw-disagrees" in later
+
+
+def test_a_feed_window_is_shown_on_one_screen_and_as_json() -> None:
+    outcome = judge("-", stdin=STARVED_BY_A_DISK)
+    assert (outcome.exit_code, len(outcome.output.splitlines()) <= 40) == (0, True)
+    for part in ("gpu-underfed", "sda was busy in 97%", "NVMe", "storage 1.16, of 2", "0 starved 42 37%"):
+        assert part in flat(outcome)
+    shown = json.loads(judge("-", "--format", "json", stdin=STARVED_BY_A_DISK).output)
+    assert (shown["cause"], shown["lost"]) == ("storage", {"storage": 1.16})
+
+
+def test_a_report_with_a_starved_job_is_no_worse_for_it() -> None:
+    status: dict[str, Any] = {
+        "verdict": "pass",
+        "probes": [{"name": "feed", "verdict": "warn", "readAt": "2026-11-28T00:00:00Z"}],
+    }
+    status["probes"].insert(0, {"name": "health", "verdict": "pass", "readAt": "2026-11-28T00:00:00Z"})
+    body = {"apiVersion": names.API_VERSION, "kind": names.REPORT_KIND, "metadata": {"name": "n"}}
+    outcome = judge("-", "--format", "json", stdin=json.dumps(body | {"status": status}))
+    assert json.loads(outcome.output)["verdict"] == "pass"

@@ -149,19 +149,23 @@ class BmcReadings(Struct, frozen=True, rename="camel", kw_only=True):
     """Whether readings of BMCs are judged."""
 
 
+DCGM = r"^(http://[A-Za-z0-9_.:\[\]-]+(/[A-Za-z0-9_./-]*)?)?$"
+
+
 class FeedProbe(Struct, frozen=True, rename="camel", kw_only=True):
     """Why allocated GPUs wait: windows of the resident container of mode Watch (ADR 0050)."""
 
     enabled: bool = True
     """Whether the container looks and the operator judges.  Nothing is written on nodes."""
     interval: Duration = "1h"
-    """Time between two windows on one node; 5m to 24h, and at least twice `window`."""
+    """Time after which a window is written if nothing has changed; 5m to 24h, and at least twice
+    `window`."""
     window: Duration = "2m"
-    """Length of a window; 30s to 1h."""
+    """Length of a window, of which one follows the other; 30s to 1h."""
     control_groups: bool = False
     """Whether the container sees the node's control groups, which tell a pod's quota, throttling and memory.
     Its pods then mount /sys/fs/cgroup, read-only, which Pod Security allows only at the level privileged."""
-    dcgm: Annotated[str, Meta(pattern=r"^(https?://[^\s]+)?$", max_length=256)] = ""
+    dcgm: Annotated[str, Meta(pattern=DCGM, max_length=256)] = ""
     """URL of the DCGM exporter's metrics as the container reaches it; empty for none."""
 
 

@@ -215,21 +215,20 @@ def _own_run(context: Context, result: Result, *, at: float) -> str:
 
 
 def _kept(context: Context, before: ProbeStatus, judgement: FeedJudgement, *, at: float) -> FeedMemory:
-    """The sums with this window, which stands for the time since the last one: an interval, or what a gap
-    leaves of three."""
-    kept, interval = memory(before), context.interval_of(before.name)
-    since = at - before.read_epoch if before.read_epoch else interval
-    hours = min(max(0.0, since), 3 * interval) / 3600
-    fades = math.exp(-max(0.0, since) / DAY) if before.read_epoch else 0.0
+    """The sums with the time since the last window, of which that one tells: the container writes a new one
+    once something has changed.  A gap of more than three intervals is of nobody."""
+    kept, since = memory(before), at - before.read_epoch if before.read_epoch else math.inf
+    hours = since / 3600 if 0 <= since <= 3 * context.interval_of(before.name) else 0.0
+    fades = math.exp(-max(0.0, since) / DAY)
     sums = {cause: lost * fades for cause, lost in kept.hours.items()}
-    for cause, lost in judgement.lost.items():
+    for cause, lost in kept.lost.items():
         sums[cause] = sums.get(cause, 0.0) + lost * hours
     warns = any(finding.severity is Severity.WARN for finding in judgement.findings)
     due = not kept.announced_at or context.now - unstamp(kept.announced_at) >= ANNOUNCED_EVERY
     return FeedMemory(
         allocated=float(judgement.allocated),
         lost=judgement.lost,
-        held_hours=round(min(MAX_HOURS, kept.held_hours * fades + judgement.allocated * hours), 2),
+        held_hours=round(min(MAX_HOURS, kept.held_hours * fades + kept.allocated * hours), 2),
         hours={cause: round(min(MAX_HOURS, lost), 2) for cause, lost in sums.items() if lost >= 0.01},
         announced_at=stamp(context.now) if warns and due else kept.announced_at,
     )
