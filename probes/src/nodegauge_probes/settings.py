@@ -16,6 +16,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from nodegauge_probes import watch_options
+from nodegauge_probes.load import storage_options
 from nodegauge_probes.nccl.plan import BUDGET_S, ENGINES_PER_GPU, Processes
 from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 
@@ -97,6 +98,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Seconds of load, 1 to 900."""
     stop_below: int
     """°C below the vendor's slowdown at which the load ends, 0 to 50."""
+    storage: storage_options.Options | None
+    """What the load probe also reads; None for nothing."""
     watch: watch_options.Options
     """Options of the watch probe."""
 
@@ -131,6 +134,7 @@ def parse(
     expected = _number(environment.get("NODEGAUGE_GPUS") or "0", "NODEGAUGE_GPUS", bad, low=0, high=1024)
     _check_environment(environment, bad)
     watch = watch_options.options_of(options, number=_number, bad=bad)
+    storage = storage_options.options_of(options, number=_number, bad=bad)
     if options.processes == Processes.PER_GPU and options.engine not in ENGINES_PER_GPU:
         bad.append(f"--processes: {options.engine} drives all GPUs with one process; choose auto or one")
     if bad:
@@ -158,6 +162,7 @@ def parse(
         budget=budget,
         seconds=seconds,
         stop_below=int(stop_below),
+        storage=storage,
         watch=watch,
     )
 
@@ -203,6 +208,7 @@ def _parser(probes: Sequence[str], engines: Sequence[str]) -> argparse.ArgumentP
         default="3",
         help="end the load so many °C below the vendor's slowdown, default 3",
     )
+    storage_options.add_to(parser)
     nccl = parser.add_argument_group("nccl and pull")
     nccl.add_argument("--engine", choices=engines, default=engines[0], help=f"default {engines[0]}")
     nccl.add_argument(
