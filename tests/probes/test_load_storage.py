@@ -1,5 +1,5 @@
-"""What the load probe reads from a node's disk: a real file on this machine's disk, below made-up trees of /sys
-and /proc that say which disk that is."""
+"""What the load probe reads from a disk: a real file, below made-up trees of /sys and /proc that say which
+disk it is on."""
 
 from __future__ import annotations
 
@@ -34,26 +34,30 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def reads(tmp_path: Path, folder: Path) -> Reads:
-    """`reads(write=True)`: one measurement on a partition of an NVMe disk; other members change the machine."""
+    """`reads(write=True)`: one measurement on a partition of an NVMe disk; `own` are options."""
 
     def on(
-        disk: str = NVME, *, kind: str = "ext4", source: str = "/dev/x", link: bool = True, **own: Any
+        disk: str = NVME,
+        *,
+        kind: str = "ext4",
+        source: str = "/dev/x",
+        linked: bool = True,
+        rotational: str = "0",
+        transport: str = "pcie",
+        **own: Any,
     ) -> Storage:
         sysfs, procfs = tmp_path / "sys", tmp_path / "proc"
         part = sysfs / disk / "part1"
-        files = {"transport": "pcie", "rotational": "0"} | {
-            key: own.pop(key) for key in ("transport", "rotational") if key in own
-        }
         for path, text in (
             (part / "partition", "1"),
-            (part.parent / "queue/rotational", files["rotational"]),
-            (part.parent / "device/transport", files["transport"]),
+            (part.parent / "queue/rotational", rotational),
+            (part.parent / "device/transport", transport),
             (part.parent / "device/numa_node", "1"),
         ):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         (sysfs / "dev/block").mkdir(parents=True, exist_ok=True)
-        if link:
+        if linked:
             (sysfs / "dev/block/259:1").symlink_to(part)
         (procfs / "self").mkdir(parents=True, exist_ok=True)
         mount = f"30 1 259:1 / {str(folder.parent).replace(' ', chr(92) + '040')} rw - {kind} {source} rw\n"
@@ -87,7 +91,7 @@ def test_a_policy_that_allows_it_makes_the_file_once(folder: Path, reads: Reads)
     """One that is too small is replaced, and what an earlier run left half made."""
     random_file(folder, BLOCK)
     (folder / f"{FILE}.part").write_text("x")
-    first, second = reads(write=True), reads(write=True, link=False)
+    first, second = reads(write=True), reads(write=True, linked=False)
     assert (first.problem, second.problem) == ("", "")
     assert isinstance(first.write_gbps, int | float)
     assert isinstance(second.write_gbps, Unavailable)
@@ -119,9 +123,9 @@ def link_to_folder(folder: Path) -> None:
         (link_out, {}, "is no file; remove it"),
         (link_out, {"write": True}, "is no file; remove it"),
         (link_to_folder, {}, "is a link"),
-        (random_file, {"kind": "tmpfs", "link": False}, "tmpfs lies on no block device"),
-        (random_file, {"kind": "nfs4", "source": "server:/export", "link": False}, "nfs4 lies on no block device"),
-        (random_file, {"kind": "overlay", "source": "overlay", "link": False}, "overlay lies on no block"),
+        (random_file, {"kind": "tmpfs", "linked": False}, "tmpfs lies on no block device"),
+        (random_file, {"kind": "nfs4", "source": "server:/export", "linked": False}, "nfs4 lies on no block"),
+        (random_file, {"kind": "overlay", "source": "overlay", "linked": False}, "overlay lies on no block"),
         (random_file, {"rotational": "1"}, "nvme0n1 rotates"),
         (random_file, {"rotational": "?"}, "may rotate"),
         (random_file, {"transport": "tcp"}, "NVMe over tcp"),

@@ -79,11 +79,11 @@ def test_disks_are_told_with_their_errors(tmp_path: Path, write: Write, chip: st
     """Two folders that hold a controller's chip, by the kernel's age; a namespace is no controller."""
     write("class/nvme/nvme1", state="dead", model="M")
     write("class/nvme/nvme1/device", aer_dev_fatal="Undefined 0\nDLP 2\nTOTAL_ERR_FATAL 2")
-    write("class/nvme/nvme1/device", aer_dev_nonfatal="odd")
+    write("class/nvme/nvme1/device", aer_dev_nonfatal="odd", numa_node=1)
     write(f"class/nvme/nvme1/{chip}", temp1_alarm=1)
     write("class/nvme/nvme0n1", state="live")
     assert found_disks(tmp_path) == [
-        Disk(name="nvme1", model="M", state="dead", fatal=2, nonfatal=NO_TOTAL, too_hot=1)
+        Disk(name="nvme1", model="M", state="dead", fatal=2, nonfatal=NO_TOTAL, too_hot=1, numa_node=1)
     ]
 
 

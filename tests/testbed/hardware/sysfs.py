@@ -140,9 +140,8 @@ def _write_disk(root: Path, name: str) -> None:
     """An NVMe controller without errors."""
     folder = root / "devices/virtual/nvme" / name
     _files(folder, {"state": "live", "model": "simulated"})
-    _files(
-        folder / "device", {"aer_dev_fatal": "TOTAL_ERR_FATAL 0", "aer_dev_nonfatal": "TOTAL_ERR_NONFATAL 0"}
-    )
+    errors = {"aer_dev_fatal": "TOTAL_ERR_FATAL 0", "aer_dev_nonfatal": "TOTAL_ERR_NONFATAL 0"}
+    _files(folder / "device", errors | {"numa_node": "0"})
     _files(folder / "hwmon0", {"temp1_alarm": "0"})
     _symlink(root / "class/nvme" / name, folder)
 

@@ -103,9 +103,8 @@ def _opened(name: Path | str, flags: int, *, within: int | None = None) -> Itera
 
 def _read(seen: Storage, folder: int, options: Options, found: Place) -> Storage:
     name = f"{options.path.rstrip('/')}/{FILE}"
-    how = (
-        f"make it with `head -c {options.size >> 20}M /dev/urandom > {name}`, readable for user {os.getuid()}"
-    )
+    command = f"head -c {options.size >> 20}M /dev/urandom > {name}"
+    how = f"make it with `{command}`, readable for user {os.getuid()}"
     try:
         _check_own(folder, options)
         with _opened(FILE, os.O_RDONLY | os.O_DIRECT, within=folder) as file:
@@ -189,7 +188,7 @@ def _in_threads(step: Callable[[int, int, mmap.mmap], int]) -> int:
 
 
 def _make(folder: int, options: Options) -> float | None:
-    """Make the file unless there is one that is large enough; GB/s of writing it, None if nothing was written."""
+    """Make the file unless one is large enough; GB/s of writing it, None if nothing was written."""
     with suppress(FileNotFoundError):
         if _check_own(folder, options).st_size >= options.size:
             return None
@@ -201,8 +200,8 @@ def _make(folder: int, options: Options) -> float | None:
     free, total = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
     if free - options.size < FREE_SHARE * total:
         raise NotRead(
-            f"{free / 2**30:.0f} GiB are free, and after {FILE} {FREE_SHARE:.0%} must be: make room, or lower "
-            "nvme.sizeGib"
+            f"{free / 2**30:.0f} GiB are free, and {FREE_SHARE:.0%} must stay so beside {FILE}: "
+            "make room, or lower nvme.sizeGib"
         )
     try:
         seconds = _write(folder, part, options.size)
