@@ -244,3 +244,28 @@ def test_only_the_folder_of_the_kernels_log_may_be_mounted(
     ]
     assert allowed == ([folders] if folders else [])
     assert len([rule for rule in rules if "readOnly" in rule]) == bool(folders)
+
+
+@pytest.mark.parametrize(
+    ("asked", "more", "read", "written"),
+    [
+        ({}, {}, [], []),
+        ({"path": "/mnt/a"}, {}, ["/mnt/a"], []),
+        ({"path": "/mnt/a", "write": True}, {}, ["/mnt/a"], ["/mnt/a"]),
+        ({}, {"nvmePaths": ["/b"], "nvmeWritePaths": ["/c"]}, ["/b", "/c"], ["/c"]),
+    ],
+)
+def test_only_named_folders_of_disks_may_be_mounted_and_written(
+    helm: Helm, asked: Object, more: Object, read: list[str], written: list[str]
+) -> None:
+    """By load pods alone."""
+    policy = {"spec": {"probes": {"load": {"nvme": asked}}}}
+    [own] = [
+        o
+        for o in helm.objects({"policy": policy, "admissionPolicies": more})
+        if o["metadata"]["name"].endswith("-own-pods") and "matchConstraints" in o["spec"]
+    ]
+    rules = [rule["expression"] for rule in own["spec"]["validations"] if "'nvme'" in rule["expression"]]
+    allowed = [json.loads(rule.partition("path in ")[2].partition(")")[0]) for rule in rules]
+    assert allowed == ([read, written] if read else [])
+    assert all("variables.probe == 'load'" in rule or "readOnly" in rule for rule in rules)

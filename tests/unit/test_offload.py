@@ -14,7 +14,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.offload_status import OffloadStatus
 from nodegauge_operator.api.quantity import quantity
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes.load_labels import LABELS
+from nodegauge_operator.core.probes.offload import LABELS
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_probes.settings import parse

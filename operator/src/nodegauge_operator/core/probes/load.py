@@ -17,12 +17,11 @@ from nodegauge_operator import names
 from nodegauge_operator.api.load_status import LoadStatus
 from nodegauge_operator.api.policy import Policy, seconds
 from nodegauge_operator.api.report import NEVER, ReportStatus, stamp, unstamp
-from nodegauge_operator.core import gates, gpu_eligibility, offload, probe_status
+from nodegauge_operator.core import gates, gpu_eligibility, probe_status
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.probe_status import Reading
-from nodegauge_operator.core.probes import kind, whole_node
+from nodegauge_operator.core.probes import kind, offload, whole_node
 from nodegauge_operator.core.probes.kind import EndedRun
-from nodegauge_operator.core.probes.load_labels import LABELS
 from nodegauge_operator.core.probes.pod import with_nvme
 
 
@@ -33,7 +32,7 @@ class LoadKind(whole_node.WholeNodeKind):
     title = "Load probe"
     fewest_gpus = 1
     rules = LOAD_RULES
-    labels = LABELS
+    labels = offload.LABELS
 
     @staticmethod
     def peer_value(status: ReportStatus) -> tuple[str, float] | None:
