@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from nodegauge_contract import Storage, Unavailable
+from nodegauge_probes.host import mounts
 from nodegauge_probes.load import storage
 from nodegauge_probes.load.storage import BLOCK, FILE
 from nodegauge_probes.load.storage_options import Options
@@ -62,7 +63,13 @@ def reads(tmp_path: Path, folder: Path) -> Reads:
         (procfs / "self").mkdir(parents=True, exist_ok=True)
         mount = f"30 1 259:1 / {str(folder.parent).replace(' ', chr(92) + '040')} rw - {kind} {source} rw\n"
         (procfs / "self/mountinfo").write_text(f"22 1 0:21 / / rw - overlay overlay rw\n{mount}")
-        known = {"folder": folder, "path": "/mnt/nvme", "size": SIZE, "seconds": 0.2, "write": False}
+        known: dict[str, Any] = {
+            "folder": folder,
+            "path": "/mnt/nvme",
+            "size": SIZE,
+            "seconds": 0.2,
+            "write": False,
+        }
         return storage.measure(Options(**known | own), sysfs=sysfs, procfs=procfs, most=1e6)
 
     return on
@@ -79,6 +86,7 @@ def test_a_file_is_read_past_the_page_cache_and_left_as_it_is(folder: Path, read
     assert (seen.problem, seen.path) == ("", "/mnt/nvme")
     assert {name: getattr(seen, name) for name in ON_NVME} == ON_NVME
     assert isinstance(seen.read_gbps, int | float)
+    assert isinstance(seen.seconds, int | float)
     assert seen.read_gbps == pytest.approx(seen.bytes / seen.seconds / 1e9, rel=0.05)
     assert seen.bytes % BLOCK == 0
     assert seen.bytes <= storage.PASSES * SIZE
@@ -114,7 +122,7 @@ def link_to_folder(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prepare", "machine", "words"),
+    ("prepare", "machine", "message"),
     [
         (nothing, {}, f"there is no /mnt/nvme/{FILE}, and the policy allows no writing"),
         (lambda folder: random_file(folder, BLOCK), {}, "head -c 16M /dev/urandom"),
@@ -135,11 +143,11 @@ def link_to_folder(folder: Path) -> None:
     ],
 )  # fmt: skip
 def test_no_number_without_a_local_disk_and_a_real_file(
-    prepare: Callable[[Path], Any], machine: dict[str, Any], words: str, folder: Path, reads: Reads
+    prepare: Callable[[Path], Any], machine: dict[str, Any], message: str, folder: Path, reads: Reads
 ) -> None:
     prepare(folder)
     seen = reads(**machine)
-    assert words in seen.problem
+    assert message in seen.problem
     assert isinstance(seen.read_gbps, Unavailable)
     if not machine.get("write"):
         assert not (folder / f"{FILE}.part").exists()
@@ -150,7 +158,7 @@ def test_what_the_device_did_not_deliver_is_no_number(
 ) -> None:
     """A file system that answers from its cache in spite of O_DIRECT."""
     random_file(folder)
-    monkeypatch.setattr(storage.mounts, "bytes_read", lambda device: 0)
+    monkeypatch.setattr(mounts, "bytes_read", lambda device: 0)
     assert "0% of what was read came from nvme0n1: the rest was cached" in reads().problem
 
 
@@ -158,6 +166,6 @@ def test_a_dead_disk_holds_up_nobody(folder: Path, reads: Reads, monkeypatch: py
     random_file(folder)
     hung = threading.Event()
     monkeypatch.setattr(storage, "MORE_S", 0.0)
-    monkeypatch.setattr(storage.os, "preadv", lambda *_: hung.wait() and 0)
+    monkeypatch.setattr(os, "preadv", lambda *_: hung.wait() and 0)
     assert "did not answer within 0.2 s" in reads().problem
     hung.set()
