@@ -42,8 +42,8 @@ def _head(result: Result, judgement: LoadJudgement) -> Table:
             [f"{judgement.power_percent} % of the power limit at least"] if judgement.power_percent else []
         )
         table.add_row("load", printable(", ".join(parts) or "no duration was read"))
-    for name, words in _offload(judgement.offload):
-        table.add_row(name, printable(words))
+    for name, sentence in _offload(judgement.offload):
+        table.add_row(name, printable(sentence))
     if judgement.readable:
         for taint in taints(judgement.answers):
             table.add_row("taint", taint)
@@ -60,8 +60,8 @@ def _offload(offload: OffloadReading) -> Iterator[tuple[str, str]]:
     """What offload to the host and to its disk gets, or why that is unknown."""
     rates = (("alone", offload.h2d_gbps), ("while all copy", offload.h2d_all_gbps))
     known = [f"{gbps:g} GB/s {when}" for when, gbps in rates if gbps is not None]
-    if words := "; ".join([*known, *filter(None, [offload.h2d_problem])]):
-        yield "to GPU", f"slowest GPU: {words}"
+    if sentence := "; ".join([*known, *filter(None, [offload.h2d_problem])]):
+        yield "to GPU", f"slowest GPU: {sentence}"
     if offload.nvme_path:
         read, written = offload.nvme_read_gbps, offload.nvme_write_gbps
         parts = [f"reads {read:g} GB/s"] if read is not None else [offload.nvme_problem]

@@ -15,6 +15,7 @@ import re
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodegauge_contract import NOT_READ, Int, Unavailable
 from nodegauge_probes.host.kernel import listing, text_of
@@ -28,7 +29,7 @@ NO_DISK = re.compile(r"(loop|ram|zram|nbd|rbd|drbd)\d")
 """Block devices by name that are no disk of this machine: files, memory and networks."""
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class Backing(Struct, frozen=True, kw_only=True):
     """What a folder lies on.  `problem`: why it is no disk of this machine; empty if it is."""
 
     filesystem: str = ""
@@ -39,31 +40,25 @@ class Place(Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-def place(folder: Path, *, sysfs: Path, procfs: Path) -> Place:
+def backing_of(folder: Path, *, sysfs: Path, procfs: Path) -> Backing:
     """What `folder` lies on; it asks the kernel, never the file system."""
     mount = _mount(folder, procfs)
     if mount is None:
-        return Place(problem="its mount is not in /proc/self/mountinfo")
+        return Backing(problem="its mount is not in /proc/self/mountinfo")
     number, filesystem, source = mount
     device = _device(number, source, sysfs)
     if device is None:
-        return Place(filesystem=filesystem, problem=f"{filesystem} lies on no block device of this machine")
+        return Backing(filesystem=filesystem, problem=f"{filesystem} lies on no block device of this machine")
     name = _disk(device).name
-    found = Place(filesystem=filesystem, device=name, folder=device)
+    known = Backing(filesystem=filesystem, device=name, folder=device)
     disks = _disks(_disk(device), sysfs)
     if not disks:
-        return _refused(found, f"what {name} lies on cannot be read")
-    for disk in disks:
-        if (why := _no_local_disk(disk, sysfs)) != "":
-            return _refused(found, why)
+        return replace(known, problem=f"what {name} lies on cannot be read")
+    if problem := next(filter(None, (_no_local_disk(disk) for disk in disks)), ""):
+        return replace(known, problem=problem)
     nodes = {str(node): node for node in map(_numa_node, disks)}
     several = Unavailable("its disks are on several NUMA nodes")
-    return Place(
-        filesystem=filesystem,
-        device=name,
-        folder=device,
-        numa_node=next(iter(nodes.values())) if len(nodes) == 1 else several,
-    )
+    return replace(known, numa_node=next(iter(nodes.values())) if len(nodes) == 1 else several)
 
 
 def bytes_read(device: Path) -> int | None:
@@ -73,10 +68,6 @@ def bytes_read(device: Path) -> int | None:
     return int(parts[2]) * 512 if len(parts) > 2 and parts[2].isdecimal() else None
 
 
-def _refused(found: Place, why: str) -> Place:
-    return Place(filesystem=found.filesystem, device=found.device, folder=found.folder, problem=why)
-
-
 def _mount(folder: Path, procfs: Path) -> tuple[str, str, str] | None:
     """Number of the device, type and source of the mount that holds the folder: the last of the longest."""
     try:
@@ -84,14 +75,14 @@ def _mount(folder: Path, procfs: Path) -> tuple[str, str, str] | None:
             lines = file.read(MAX_MOUNTS).decode("utf-8", "replace").splitlines()
     except OSError:
         return None
-    best, found = -1, None
+    best, mount = -1, None
     for line in lines:
         left, _, right = line.partition(" - ")
         own, other = left.split(), right.split()
         point = Path(_unescaped(own[4])) if len(own) > 4 and len(other) > 1 else None
         if point is not None and folder.is_relative_to(point) and len(point.parts) >= best:
-            best, found = len(point.parts), (own[2], other[0][:64], _unescaped(other[1]))
-    return found
+            best, mount = len(point.parts), (own[2], other[0][:64], _unescaped(other[1]))
+    return mount
 
 
 def _unescaped(text: str) -> str:
@@ -126,11 +117,11 @@ def _disks(device: Path, sysfs: Path, depth: int = 0) -> list[Path]:
     return [disk for each in below for disk in _disks(_disk(each), sysfs, depth + 1)]
 
 
-def _no_local_disk(disk: Path, sysfs: Path) -> str:
+def _no_local_disk(disk: Path) -> str:
     """Why this is no disk of this machine without rotating parts; empty if it is."""
     if NO_DISK.match(disk.name):
         return f"{disk.name} is no disk of this machine"
-    if "session" in str(disk) and re.search(r"/session\d+/", str(disk)):
+    if re.search(r"/session\d+/", str(disk)):
         return f"{disk.name} comes over the network (iSCSI)"
     foreign = [how for how in _transports(disk) if how != "pcie"]
     if foreign:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Storage
 from nodegauge_probes.host import mounts
-from nodegauge_probes.host.mounts import Place
+from nodegauge_probes.host.mounts import Backing
 from nodegauge_probes.load.statistics import short
 from nodegauge_probes.load.storage_options import Options
 
@@ -48,22 +48,22 @@ class NotRead(Exception):
 
 def measure(options: Options, *, sysfs: Path, procfs: Path, most: float) -> Storage:
     """Read, and make the file if that is allowed; `most`: seconds until it is given up."""
-    place = mounts.place(options.folder, sysfs=sysfs, procfs=procfs)
+    backing = mounts.backing_of(options.folder, sysfs=sysfs, procfs=procfs)
     seen = Storage(
         path=options.path,
-        filesystem=place.filesystem,
-        device=place.device[:128],
-        numa_node=place.numa_node,
+        filesystem=backing.filesystem,
+        device=backing.device[:128],
+        numa_node=backing.numa_node,
     )
-    if place.problem:
-        return _failed(seen, f"{options.path} is not local NVMe storage: {place.problem}")
+    if backing.problem:
+        return _failed(seen, f"{options.path} is not local NVMe storage: {backing.problem}")
     limit = options.seconds + MORE_S + (WRITE_S if options.write else 0.0)
     if most < limit:
         return _failed(seen, f"the run had {max(0.0, most):.0f} s left, and reading may take {limit:g}")
     outcome: list[Storage] = []
 
     def work() -> None:
-        outcome.append(_outcome(seen, options, place))
+        outcome.append(_outcome(seen, options, backing))
 
     thread = threading.Thread(target=work, daemon=True, name="storage")
     thread.start()
@@ -75,14 +75,14 @@ def _failed(seen: Storage, problem: str) -> Storage:
     return replace(seen, problem=" ".join(problem.split())[:MAX_PROBLEM])
 
 
-def _outcome(seen: Storage, options: Options, place: Place) -> Storage:
+def _outcome(seen: Storage, options: Options, backing: Backing) -> Storage:
     try:
         if os.path.realpath(options.folder) != str(options.folder):
             raise NotRead(f"{options.path} is a link, and links are not followed: name the folder itself")
         with _opened(options.folder, os.O_DIRECTORY) as folder:
             if options.write:
                 seen = replace(seen, write_gbps=made) if (made := _make(folder, options)) else seen
-            return _read(seen, folder, options, place)
+            return _read(seen, folder, options, backing)
     except NotRead as error:
         return _failed(seen, str(error))
     except OSError as error:
@@ -101,7 +101,7 @@ def _opened(name: Path | str, flags: int, *, within: int | None = None) -> Itera
         os.close(descriptor)
 
 
-def _read(seen: Storage, folder: int, options: Options, place: Place) -> Storage:
+def _read(seen: Storage, folder: int, options: Options, backing: Backing) -> Storage:
     name = f"{options.path.rstrip('/')}/{FILE}"
     command = f"head -c {options.size >> 20}M /dev/urandom > {name}"
     how = f"make it with `{command}`, readable for user {os.getuid()}"
@@ -113,7 +113,7 @@ def _read(seen: Storage, folder: int, options: Options, place: Place) -> Storage
                 raise NotRead(f"{name} is a mount of its own; unmount it")
             if about.st_size < options.size:
                 raise NotRead(f"{name} has {about.st_size} bytes, and {options.size} are read: {how}")
-            return _rate(seen, file, options, place)
+            return _rate(seen, file, options, backing)
     except FileNotFoundError:
         raise NotRead(f"there is no {name}, and the policy allows no writing (nvme.write): {how}") from None
     except PermissionError:
@@ -121,7 +121,9 @@ def _read(seen: Storage, folder: int, options: Options, place: Place) -> Storage
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
             raise
-        raise NotRead(f"{place.filesystem} refuses reads past the page cache (O_DIRECT) of {name}") from None
+        raise NotRead(
+            f"{backing.filesystem} refuses reads past the page cache (O_DIRECT) of {name}"
+        ) from None
 
 
 def _check_own(folder: int, options: Options) -> os.stat_result:
@@ -132,9 +134,9 @@ def _check_own(folder: int, options: Options) -> os.stat_result:
     return about
 
 
-def _rate(seen: Storage, file: int, options: Options, place: Place) -> Storage:
+def _rate(seen: Storage, file: int, options: Options, backing: Backing) -> Storage:
     """Read for the time asked for, and believe it only if the device delivered it."""
-    before = mounts.bytes_read(place.folder) if place.folder is not None else None
+    before = mounts.bytes_read(backing.folder) if backing.folder is not None else None
     blocks, zeros = options.size // BLOCK, [0] * THREADS
     began = time.monotonic()
     until = began + options.seconds
@@ -148,7 +150,7 @@ def _rate(seen: Storage, file: int, options: Options, place: Place) -> Storage:
 
     count = _in_threads(read)
     taken = time.monotonic() - began
-    after = mounts.bytes_read(place.folder) if place.folder is not None else None
+    after = mounts.bytes_read(backing.folder) if backing.folder is not None else None
     seen = replace(seen, bytes=count, seconds=round(taken, 3))
     if not count:
         raise NotRead("nothing could be read")
@@ -156,7 +158,7 @@ def _rate(seen: Storage, file: int, options: Options, place: Place) -> Storage:
         raise NotRead(f"{FILE} holds zeros, which a disk need not read: fill it with random data")
     if before is not None and after is not None and after - before < FROM_DISK_SHARE * count:
         share = max(0.0, (after - before) / count)
-        raise NotRead(f"only {share:.0%} of what was read came from {place.device}: the rest was cached")
+        raise NotRead(f"only {share:.0%} of what was read came from {backing.device}: the rest was cached")
     return replace(seen, read_gbps=short(count / max(taken, 1e-9) / 1e9))
 
 
