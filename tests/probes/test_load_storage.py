@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,7 +140,6 @@ def link_to_folder(folder: Path) -> None:
         (random_file, {"transport": "tcp"}, "NVMe over tcp"),
         (random_file, {"disk": "devices/virtual/block/rbd0"}, "rbd0 is no disk of this machine"),
         (random_file, {"disk": "devices/platform/host1/session1/target1/block/sda"}, "iSCSI"),
-        (nothing, {"write": True, "size": 1 << 60}, "GiB are free"),
     ],
 )  # fmt: skip
 def test_no_number_without_a_local_disk_and_a_real_file(
@@ -151,6 +151,13 @@ def test_no_number_without_a_local_disk_and_a_real_file(
     assert isinstance(seen.read_gbps, Unavailable)
     if not machine.get("write"):
         assert not (folder / f"{FILE}.part").exists()
+
+
+def test_a_disk_is_not_filled(folder: Path, reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = SimpleNamespace(f_frsize=1, f_blocks=10 * SIZE, f_bavail=2 * SIZE)
+    monkeypatch.setattr(os, "fstatvfs", lambda _: space)
+    assert "GiB are free" in reads(write=True).problem
+    assert list(folder.iterdir()) == []
 
 
 def test_what_the_device_did_not_deliver_is_no_number(
@@ -166,6 +173,6 @@ def test_a_dead_disk_holds_up_nobody(folder: Path, reads: Reads, monkeypatch: py
     random_file(folder)
     hung = threading.Event()
     monkeypatch.setattr(storage, "MORE_S", 0.0)
-    monkeypatch.setattr(os, "preadv", lambda *_: hung.wait() and 0)
+    monkeypatch.setattr(os, "preadv", lambda *_: hung.wait(20) and 0)
     assert "did not answer within 0.2 s" in reads().problem
     hung.set()
