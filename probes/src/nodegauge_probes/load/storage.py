@@ -85,6 +85,9 @@ def _outcome(seen: Storage, options: Options, backing: Backing) -> Storage:
             return _read(seen, folder, options, backing)
     except NotRead as error:
         return _failed(seen, str(error))
+    except PermissionError:
+        right = "written to" if options.write else "read"
+        return _failed(seen, f"{options.path} may not be {right}: let user {os.getuid()} do so")
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else type(error).__name__
         return _failed(seen, f"{options.path}: {why}")
