@@ -230,18 +230,7 @@ def test_only_the_folder_of_the_kernels_log_may_be_mounted(
 ) -> None:
     """By these values, and only read-only."""
     policy = {"spec": {"probes": {"health": {"kernelLog": asked}}}}
-    values = {"policy": policy, "admissionPolicies": {"kernelLogFolders": more}}
-    [own] = [
-        o
-        for o in helm.objects(values)
-        if o["metadata"]["name"].endswith("-own-pods") and "matchConstraints" in o["spec"]
-    ]
-    rules = [rule["expression"] for rule in own["spec"]["validations"]]
-    allowed = [
-        json.loads(rule.partition("hostPath.path in ")[2].partition(")")[0])
-        for rule in rules
-        if "hostPath" in rule
-    ]
+    allowed, rules = mountable(helm, policy, {"kernelLogFolders": more}, volume="kernel-log")
     assert allowed == ([folders] if folders else [])
     assert len([rule for rule in rules if "readOnly" in rule]) == bool(folders)
 
@@ -260,12 +249,18 @@ def test_only_named_folders_of_disks_may_be_mounted_and_written(
 ) -> None:
     """By load pods alone."""
     policy = {"spec": {"probes": {"load": {"nvme": asked}}}}
+    allowed, rules = mountable(helm, policy, more, volume="nvme")
+    assert allowed == ([read, written] if read else [])
+    assert all("variables.probe == 'load'" in rule or "readOnly" in rule for rule in rules)
+
+
+def mountable(helm: Helm, policy: Object, more: Object, *, volume: str) -> tuple[list[list[str]], list[str]]:
+    """The lists of folders that the operator's pods may mount by this volume, and the rules about it."""
     [own] = [
         o
         for o in helm.objects({"policy": policy, "admissionPolicies": more})
         if o["metadata"]["name"].endswith("-own-pods") and "matchConstraints" in o["spec"]
     ]
-    rules = [rule["expression"] for rule in own["spec"]["validations"] if "'nvme'" in rule["expression"]]
-    allowed = [json.loads(rule.partition("path in ")[2].partition(")")[0]) for rule in rules]
-    assert allowed == ([read, written] if read else [])
-    assert all("variables.probe == 'load'" in rule or "readOnly" in rule for rule in rules)
+    rules = [rule["expression"] for rule in own["spec"]["validations"] if f"'{volume}'" in rule["expression"]]
+    lists = [rule.partition("path in ")[2].partition(")")[0] for rule in rules if "path in " in rule]
+    return [json.loads(each) for each in lists], rules
