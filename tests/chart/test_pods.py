@@ -218,19 +218,8 @@ def test_only_the_folder_of_the_kernels_log_may_be_mounted(
     helm: Helm, asked: Object, more: list[str], folders: list[str]
 ) -> None:
     policy = {"spec": {"probes": {"health": {"kernelLog": asked}}}}
-    values = {"policy": policy, "admissionPolicies": {"kernelLogFolders": more}}
-    [own] = [
-        o
-        for o in helm.objects(values)
-        if o["metadata"]["name"].endswith("-own-pods") and "matchConstraints" in o["spec"]
-    ]
-    rules = [rule["expression"] for rule in own["spec"]["validations"]]
+    allowed, rules = mountable(helm, policy, {"kernelLogFolders": more}, volume="kernel-log")
     assert not any("control-groups" in rule for rule in rules)
-    allowed = [
-        json.loads(rule.partition("hostPath.path in ")[2].partition(")")[0])
-        for rule in rules
-        if "hostPath" in rule
-    ]
     assert allowed == ([folders] if folders else [])
     assert len([rule for rule in rules if "readOnly" in rule]) == bool(folders)
 
@@ -243,13 +232,38 @@ def test_only_the_folder_of_the_kernels_log_may_be_mounted(
     ],
 )
 def test_control_groups_may_be_mounted_where_a_value_says_so(helm: Helm, values: Object) -> None:
-    (own,) = (
-        o
-        for o in helm.objects(values)
-        if o["metadata"]["name"].endswith("-own-pods") and "matchConstraints" in o["spec"]
-    )
-    rules = [
-        rule["expression"] for rule in own["spec"]["validations"] if "control-groups" in rule["expression"]
-    ]
+    policy, more = values.get("policy", {}), values.get("admissionPolicies", {})
+    _, rules = mountable(helm, policy, more, volume="control-groups")
     assert any("hostPath.path == '/sys/fs/cgroup'" in rule for rule in rules)
     assert any("readOnly" in rule for rule in rules)
+
+
+@pytest.mark.parametrize(
+    ("asked", "more", "read", "written"),
+    [
+        ({}, {}, [], []),
+        ({"path": "/mnt/a"}, {}, ["/mnt/a"], []),
+        ({"path": "/mnt/a", "write": True}, {}, ["/mnt/a"], ["/mnt/a"]),
+        ({}, {"nvmePaths": ["/b"], "nvmeWritePaths": ["/c"]}, ["/b", "/c"], ["/c"]),
+    ],
+)
+def test_only_named_folders_of_disks_may_be_mounted_and_written(
+    helm: Helm, asked: Object, more: Object, read: list[str], written: list[str]
+) -> None:
+    """By load pods alone."""
+    policy = {"spec": {"probes": {"load": {"nvme": asked}}}}
+    allowed, rules = mountable(helm, policy, more, volume="nvme")
+    assert allowed == ([read, written] if read else [])
+    assert all("variables.probe == 'load'" in rule or "readOnly" in rule for rule in rules)
+
+
+def mountable(helm: Helm, policy: Object, more: Object, *, volume: str) -> tuple[list[list[str]], list[str]]:
+    """The lists of folders that the operator's pods may mount by this volume, and the rules about it."""
+    [own] = [
+        o
+        for o in helm.objects({"policy": policy, "admissionPolicies": more})
+        if o["metadata"]["name"].endswith("-own-pods") and "matchConstraints" in o["spec"]
+    ]
+    rules = [rule["expression"] for rule in own["spec"]["validations"] if f"'{volume}'" in rule["expression"]]
+    lists = [rule.partition("path in ")[2].partition(")")[0] for rule in rules if "path in " in rule]
+    return [json.loads(each) for each in lists], rules

@@ -16,6 +16,7 @@ import pytest
 from nodegauge_contract import LoadEnd, LoadSkip, Result, Unavailable
 from nodegauge_judge import CATALOGUE, Answer, Severity, Verdict
 from nodegauge_judge.loadtest_rules.judge import LoadJudgement, judge_load
+from nodegauge_probes.load.storage import FILE
 from nodegauge_probes.page import page
 from support.load_probe import QUICK, burning, load
 from support.nccl_probe import NcclOn, NcclRun
@@ -295,3 +296,16 @@ def test_a_fault_has_its_own_finding_and_its_own_taint_or_none(
     bad = [CATALOGUE[code].gate for code, answer in judgement.answers.items() if answer is Answer.BAD]
     taints = {f"{gate.kind.value}={gate.cause.value}" for gate in bad if gate is not None}
     assert taints == ({taint} if taint else set())
+
+
+def test_a_disk_is_read_after_the_load_and_not_after_one_that_was_cut(two: NcclRun, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(os.urandom(16 << 20))
+    options = (*QUICK, "--nvme", str(tmp_path), "--nvme-path", "/mnt/a", "--nvme-gib", "0.015625")
+    result, judgement = judged(two, *options)
+    assert (judgement.verdict, result.load.storage.problem) == (Verdict.PASS, "")
+    assert judgement.offload.nvme_read_gbps == pytest.approx(result.load.storage.read_gbps, rel=0.01)
+    shown = page.render(result)
+    assert "Storage /mnt/a   ext4 on nvme0n1   NUMA node 0   reads" in shown
+    with burning(two, "--seconds", "30", *options[2:]) as run:
+        run.process.send_signal(signal.SIGTERM)
+        assert run().load.storage.problem == "the run ended before it was read"

@@ -11,14 +11,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodegauge_contract import Disk, Host, Port, Sensor, Unavailable
+import support.results as made
+from nodegauge_contract import NOT_READ, Disk, Host, Nics, Port, Result, Sensor, Unavailable
 from nodegauge_contract.model import MAX_PORTS, MAX_SENSORS
+from nodegauge_contract.placement import numa_lines
 from nodegauge_probes.host import kernel, rdma
 from nodegauge_probes.host.disks import disks
 from nodegauge_probes.host.hwmon import NO_ALARM, NO_LIMIT, sensors
 from nodegauge_probes.host.kernel import Cgroup, shm_bytes
 from nodegauge_probes.host.pci import NumaNodes, bus, distance, locate_gpu, numa_node, numa_nodes
 from nodegauge_probes.host.rdma import ports
+from nodegauge_probes.page import page
 
 NO_FILE = Unavailable("no such file in sysfs")
 NO_TOTAL = Unavailable("no TOTAL_ERR_NONFATAL")
@@ -76,11 +79,11 @@ def test_disks_are_told_with_their_errors(tmp_path: Path, write: Write, chip: st
     """Two folders that hold a controller's chip, by the kernel's age; a namespace is no controller."""
     write("class/nvme/nvme1", state="dead", model="M")
     write("class/nvme/nvme1/device", aer_dev_fatal="Undefined 0\nDLP 2\nTOTAL_ERR_FATAL 2")
-    write("class/nvme/nvme1/device", aer_dev_nonfatal="odd")
+    write("class/nvme/nvme1/device", aer_dev_nonfatal="odd", numa_node=1)
     write(f"class/nvme/nvme1/{chip}", temp1_alarm=1)
     write("class/nvme/nvme0n1", state="live")
     assert found_disks(tmp_path) == [
-        Disk(name="nvme1", model="M", state="dead", fatal=2, nonfatal=NO_TOTAL, too_hot=1)
+        Disk(name="nvme1", model="M", state="dead", fatal=2, nonfatal=NO_TOTAL, too_hot=1, numa_node=1)
     ]
 
 
@@ -414,3 +417,19 @@ def test_a_card_that_is_taken_out_while_it_is_read_is_a_reason(
         patch.setattr(os.path, "realpath", gone)
         nics = rdma.nics(tmp_path, [])
     assert (nics.names, nics.pci) == (["mlx5_0"], [Unavailable("sysfs: No such file or directory")])
+
+
+def test_numa_nodes_have_a_line_each() -> None:
+    """What has none that is known comes last; without any known there is no line."""
+    gpus = [made.gpu(n, name="X", numa_node=n // 3 if n != 4 else NOT_READ) for n in range(5)]
+    nics = Nics(names=["mlx5_0", "mlx5_1"], numa=[1, 0])
+    disks = [Disk(name="nvme0", numa_node=1), Disk(name="nvme1")]
+    result = Result(probe="health", gpus=gpus, nics=nics, disks=disks)
+    lines = [
+        "NUMA node 0: GPU 0-2; mlx5_1",
+        "NUMA node 1: GPU 3; mlx5_0; nvme0",
+        "NUMA node unknown: GPU 4; nvme1",
+    ]
+    assert numa_lines(result) == lines
+    assert "\n".join(lines) in page.render(result)
+    assert numa_lines(Result(probe="health", disks=disks[1:], gpus=gpus[4:])) == []

@@ -39,7 +39,12 @@ VALUES = {
     "image": {"registry": "registry.example.com"},
     "bmc": {"enabled": True},
     "policy": {"create": False, "spec": {"labels": {"interconnectKey": "example.com/fabric"}}},
-    "admissionPolicies": {"images": ["mirror.example.com/team/*"], "imagePullSecrets": ["reg*"]},
+    "admissionPolicies": {
+        "images": ["mirror.example.com/team/*"],
+        "imagePullSecrets": ["reg*"],
+        "nvmePaths": ["/mnt/read"],
+        "nvmeWritePaths": ["/mnt/write"],
+    },
 }
 
 
@@ -61,8 +66,10 @@ class Guarded:
     def defaults(self) -> ProbeDefaults:
         return parse({**self.environment(), "POD_NAMESPACE": NAMESPACE}).probe
 
-    def pod(self, kind: str = "health") -> Object:
-        context = make_context(report=make_report(), defaults=self.defaults())
+    def pod(self, kind: str = "health", **spec: Any) -> Object:
+        """The manifest of a run, as the operator makes it for a policy with this spec."""
+        policy = make_policy().of(spec)
+        context = make_context(report=make_report(), policy=policy, defaults=self.defaults())
         return _without_owner(probe_pod(context, KINDS[kind], context.next_run(kind)))
 
     def daemon_set(self) -> Object:

@@ -45,6 +45,8 @@ CHANGES = {
     "boot_id": "boot-2",
     "gpu_capacity": "8",
     "gpu_allocatable": "7",
+    "cpu_allocatable": "96",
+    "memory_allocatable": "64Gi",
     "unschedulable": True,
     "condition": ConditionView(status="True", reason="", message=""),
     "override": Annotations(kind="leave-alone"),

@@ -239,7 +239,7 @@ def test_a_load_run_leaves_health_and_nccl_alone() -> None:
     for probe in (HEALTH, NCCL):
         assert after.status.probe[probe] == report.status.probe[probe]
     assert after.status.bandwidth == report.status.bandwidth
-    failed = {names.LABEL_HEALTH: ""}
+    failed = {names.LABEL_HEALTH: "", f"{names.PREFIX}h2d-gbps": ""}
     assert after.status.desired.labels | failed == report.status.desired.labels | failed
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import Console
 from rich.table import Table
 
@@ -11,6 +13,7 @@ from nodegauge_judge.case import number, text
 from nodegauge_judge.loadtest_rules.case import LoadCase, Loaded, positive
 from nodegauge_judge.loadtest_rules.heat import celsius, distance
 from nodegauge_judge.loadtest_rules.judge import LoadJudgement
+from nodegauge_judge.loadtest_rules.offload import OffloadReading
 from nodegauge_judge.thresholds import Thresholds
 
 COLUMNS = ("GPU", "W", "limit", "°C", "left", "MHz", "TFLOPS", "GB/s", "to GPU", "to host", "wrong")
@@ -39,6 +42,8 @@ def _head(result: Result, judgement: LoadJudgement) -> Table:
             [f"{judgement.power_percent} % of the power limit at least"] if judgement.power_percent else []
         )
         table.add_row("load", printable(", ".join(parts) or "no duration was read"))
+    for name, sentence in _offload(judgement.offload):
+        table.add_row(name, printable(sentence))
     if judgement.readable:
         for taint in taints(judgement.answers):
             table.add_row("taint", taint)
@@ -49,6 +54,19 @@ def _head(result: Result, judgement: LoadJudgement) -> Table:
     if source:
         table.add_row("source", printable(", ".join(source)))
     return table
+
+
+def _offload(offload: OffloadReading) -> Iterator[tuple[str, str]]:
+    """What offload to the host and to its disk gets, or why that is unknown."""
+    rates = (("alone", offload.h2d_gbps), ("while all copy", offload.h2d_all_gbps))
+    known = [f"{gbps:g} GB/s {when}" for when, gbps in rates if gbps is not None]
+    if sentence := "; ".join([*known, *filter(None, [offload.h2d_problem])]):
+        yield "to GPU", f"slowest GPU: {sentence}"
+    if offload.nvme_path:
+        read, written = offload.nvme_read_gbps, offload.nvme_write_gbps
+        parts = [f"reads {read:g} GB/s"] if read is not None else [offload.nvme_problem]
+        parts += [f"writes {written:g} GB/s"] if written is not None else []
+        yield "storage", f"{offload.nvme_path}: {', '.join(parts)}"
 
 
 def _kernels(load: LoadResult | None) -> list[str]:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from nodegauge_contract import Result
 from nodegauge_contract.model import PASTED
+from nodegauge_contract.placement import numa_lines
 from nodegauge_judge import (
     CATALOGUE,
     Answer,
@@ -62,6 +63,10 @@ def show_health(result: Result, judgement: Judgement, *, console: Console | None
         if judgement.matrix:
             console.print()
             for line in judgement.matrix.splitlines():
+                console.print(Text(printable(line)), soft_wrap=True)
+        if lines_of_nodes := numa_lines(result):
+            console.print()
+            for line in lines_of_nodes:
                 console.print(Text(printable(line)), soft_wrap=True)
     write(console, captured.get())
 

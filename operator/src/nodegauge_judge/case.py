@@ -222,12 +222,12 @@ def of_pair(
 
 
 @lru_cache(maxsize=1024)
-def clip(text: str) -> str:
+def clip(text: str, *, most: int = TEXT_LIMIT) -> str:
     """Foreign text on one line, of bounded length, and with nothing a terminal would obey."""
     line = " ".join(text.split())
     if not line.isprintable():
         line = "".join(char if char.isprintable() else "?" for char in line)
-    return line if len(line) <= TEXT_LIMIT else line[: TEXT_LIMIT - 3] + "..."
+    return line if len(line) <= most else line[: most - 3] + "..."
 
 
 def pascal(text: str) -> str:

@@ -52,7 +52,7 @@ from nodegauge_contract.gpu import (
     XidCount,
     Xids,
 )
-from nodegauge_contract.load import LoadEnd, LoadGpu, LoadReason, LoadResult, LoadSensor, LoadSkip
+from nodegauge_contract.load import LoadEnd, LoadGpu, LoadReason, LoadResult, LoadSensor, LoadSkip, Storage
 from nodegauge_contract.matrix import render as render_matrix
 from nodegauge_contract.model import (
     Bus,
@@ -130,6 +130,7 @@ __all__ = [
     "Sensor",
     "Skip",
     "Span",
+    "Storage",
     "System",
     "Temperature",
     "Text",

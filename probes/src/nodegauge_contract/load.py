@@ -175,6 +175,29 @@ class LoadSensor(Struct, frozen=True, kw_only=True):
     """Readings under load."""
 
 
+class Storage(Struct, frozen=True, kw_only=True):
+    """Reads from the folder that the policy names, past the page cache.  GB/s are 1e9 bytes a second."""
+
+    path: Str = ""
+    """The folder, as the node calls it."""
+    filesystem: Short = ""
+    """Type of its file system; empty if unknown."""
+    device: Short = ""
+    """The kernel's name of the block device behind it; empty if unknown."""
+    numa_node: Int = NOT_READ
+    """NUMA node of that device."""
+    read_gbps: Num = NOT_READ
+    """Reads of 1 MiB by several threads."""
+    write_gbps: Num = NOT_READ
+    """Writes, of the run that made the file; not read in any other."""
+    bytes: Int64 = 0
+    """How much was read."""
+    seconds: Num = NOT_READ
+    """How long reading took."""
+    problem: Str = ""
+    """Why there is no `read_gbps`, and what to do; empty if there is one."""
+
+
 class LoadResult(Struct, frozen=True, kw_only=True):
     """One run of the load probe."""
 
@@ -197,3 +220,5 @@ class LoadResult(Struct, frozen=True, kw_only=True):
     """The GPUs that were loaded."""
     sensors: Annotated[list[LoadSensor], Meta(max_length=MAX_LOAD_SENSORS)] = []
     """Supply sensors before and under load."""
+    storage: Storage | None = None
+    """What the storage gives that models could be offloaded to; None if nobody asked for it."""

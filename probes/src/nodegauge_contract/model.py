@@ -127,6 +127,8 @@ class Nics(Struct, frozen=True, kw_only=True):
     """`to_nic[i][j]`: NIC i to NIC j; "X" on the diagonal."""
     ports: Annotated[list[Port], Meta(max_length=MAX_PORTS)] = []
     """Ports of all devices."""
+    numa: Annotated[list[Int], Meta(max_length=MAX_NICS)] = []
+    """NUMA node of each; empty from probes before version 1.9."""
 
 
 class Bus(Struct, frozen=True, kw_only=True):
@@ -176,6 +178,8 @@ class Disk(Struct, frozen=True, kw_only=True):
     """Other uncorrected PCIe errors since then (AER)."""
     too_hot: Int = NOT_READ
     """1 while the controller warns of its temperature (hwmon `temp1_alarm`), else 0."""
+    numa_node: Int = NOT_READ
+    """NUMA node of its PCI device."""
 
 
 class KernelEvent(Struct, frozen=True, kw_only=True):

@@ -56,6 +56,7 @@ def _load(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> Non
         deadline=settings.deadline,
         sysfs=settings.sysfs,
         procfs=settings.procfs,
+        storage=settings.storage,
     )
     load.measure(result, watch=watch, settings=own)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from nodegauge_probes import watch_options
+from nodegauge_probes.load import storage_options
 from nodegauge_probes.nccl.plan import BUDGET_S, ENGINES_PER_GPU, Processes
 from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 
@@ -101,6 +102,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The host's control groups, for feed and watch; None if the container does not see them."""
     stop_below: int
     """°C below the vendor's slowdown at which the load ends, 0 to 50."""
+    storage: storage_options.Options | None
+    """What the load probe also reads; None for nothing."""
     watch: watch_options.Options
     """Options of the watch probe."""
 
@@ -137,6 +140,7 @@ def parse(
     if options.dcgm and not re.fullmatch(r"http://[\w.:\[\]-]{1,200}(/[\w./-]{0,200})?", options.dcgm):
         bad.append(f"--dcgm: {options.dcgm!r} is not an address such as http://127.0.0.1:9400/metrics")
     watch = watch_options.options_of(options, number=_number, bad=bad)
+    storage = storage_options.options_of(options, number=_number, bad=bad)
     if options.processes == Processes.PER_GPU and options.engine not in ENGINES_PER_GPU:
         bad.append(f"--processes: {options.engine} drives all GPUs with one process; choose auto or one")
     if bad:
@@ -166,6 +170,7 @@ def parse(
         dcgm=options.dcgm,
         control_groups=Path(options.control_groups) if options.control_groups else None,
         stop_below=int(stop_below),
+        storage=storage,
         watch=watch,
     )
 
@@ -222,6 +227,7 @@ def _parser(probes: Sequence[str], engines: Sequence[str]) -> argparse.ArgumentP
         default="3",
         help="end the load so many °C below the vendor's slowdown, default 3",
     )
+    storage_options.add_to(parser)
     nccl = parser.add_argument_group("nccl and pull")
     nccl.add_argument("--engine", choices=engines, default=engines[0], help=f"default {engines[0]}")
     nccl.add_argument(

@@ -79,6 +79,10 @@ WEAK_PODS: dict[str, tuple[Change, str]] = {
     "the host's network": (spec(hostNetwork=True), "of the host"),
     "the host's processes": (spec(hostPID=True), "of the host"),
     "the host's files": (volume({"hostPath": {"path": "/"}}), EMPTY),
+    "a disk for another probe": (
+        lambda p: p["spec"]["volumes"].append({"name": "nvme", "hostPath": {"path": "/mnt/read"}}),
+        EMPTY,
+    ),
     "root": (context(runAsNonRoot=False), OF_POD),
     "a type of SELinux": (context(seLinuxOptions={"type": "spc_t"}), OF_POD),
     "no seccomp": (context(seccompProfile={"type": "Unconfined"}), OF_POD),
@@ -188,6 +192,26 @@ def test_its_pods_are_restricted_in_any_namespace(guarded: Guarded, what: str) -
     """Also where the namespace carries no level."""
     change, message = WEAK_PODS[what]
     assert message in refused_with(guarded, change)
+
+
+@pytest.mark.usefixtures("lenient")
+@pytest.mark.parametrize(
+    ("path", "write", "message"),
+    [
+        ("/mnt/read", False, ""),
+        ("/mnt/write", True, ""),
+        ("/mnt/read", True, "write only to folders that the chart's values allow"),
+        ("/mnt/other", False, EMPTY),
+    ],
+)
+def test_load_pods_mount_the_folders_of_the_values(
+    guarded: Guarded, path: str, write: bool, message: str
+) -> None:
+    pod = guarded.pod("load", probes={"load": {"nvme": {"path": path, "write": write}}})
+    if message:
+        assert message in refusal(guarded.operator.create, f"{PODS}?dryRun=All", pod)
+    else:
+        guarded.operator.create(f"{PODS}?dryRun=All", pod)
 
 
 @pytest.mark.parametrize("component", ["operator", "test"])

@@ -44,8 +44,8 @@ def write_sysfs(root: Path, machine: Machine, *, errors: Mapping[tuple[int, str]
     for number, chip in enumerate(machine.profile.host.hwmon):
         changed = {(name, file): n for (c, name, file), n in machine.sensors.items() if c == number}
         _write_chip(root, chip, number=number, changed=changed)
-    for name in machine.profile.host.disks:
-        _write_disk(root, name)
+    for number, name in enumerate(machine.profile.host.disks):
+        _write_disk(root, name, number=number)
     nodes = root / "devices/system/node"
     for node in machine.profile.host.nodes:
         _files(nodes / f"node{node.id}", {"cpulist": node.cpus})
@@ -54,6 +54,7 @@ def write_sysfs(root: Path, machine: Machine, *, errors: Mapping[tuple[int, str]
 
 def write_procfs(root: Path, *, boot_id: str) -> None:
     _files(root / "sys/kernel/random", {"boot_id": boot_id})
+    _files(root / "self", {"mountinfo": "25 1 259:0 / / rw - ext4 /dev/nvme0n1 rw"})
 
 
 def _write_function(root: Path, function: PciFunction, machine: Machine) -> None:
@@ -132,14 +133,19 @@ def _write_nic(
         _symlink(root / "class" / group / made.name, made)
 
 
-def _write_disk(root: Path, name: str) -> None:
+def _write_disk(root: Path, name: str, *, number: int) -> None:
+    """An NVMe controller without errors, and its disk; that of the first one holds the root file system."""
     folder = root / "devices/virtual/nvme" / name
     _files(folder, {"state": "live", "model": "simulated"})
-    _files(
-        folder / "device", {"aer_dev_fatal": "TOTAL_ERR_FATAL 0", "aer_dev_nonfatal": "TOTAL_ERR_NONFATAL 0"}
-    )
+    errors = {"aer_dev_fatal": "TOTAL_ERR_FATAL 0", "aer_dev_nonfatal": "TOTAL_ERR_NONFATAL 0"}
+    _files(folder / "device", errors | {"numa_node": "0"})
     _files(folder / "hwmon0", {"temp1_alarm": "0"})
     _symlink(root / "class/nvme" / name, folder)
+    disk = folder / f"{name}n1"
+    _files(disk / "queue", {"rotational": "0"})
+    _files(disk / "slaves", {})
+    _symlink(disk / "device", folder)
+    _symlink(root / f"dev/block/259:{number}", disk)
 
 
 def _write_chip(root: Path, chip: HwmonChip, *, number: int, changed: Mapping[tuple[str, str], int]) -> None:

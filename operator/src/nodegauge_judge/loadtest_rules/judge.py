@@ -13,6 +13,7 @@ from nodegauge_judge.identity import in_summary, listed
 from nodegauge_judge.loadtest_rules import heat, links, reading, results, slowdown
 from nodegauge_judge.loadtest_rules.case import LoadCase, LoadRule
 from nodegauge_judge.loadtest_rules.heat import plausible
+from nodegauge_judge.loadtest_rules.offload import OffloadReading, offload
 from nodegauge_judge.model import Answer, Finding, GpuIdentity, Severity, Verdict
 from nodegauge_judge.peers import Peers, no_peers
 from nodegauge_judge.rule import Effect
@@ -54,6 +55,8 @@ class LoadJudgement(Struct, frozen=True, kw_only=True):
     """GPUs that worked."""
     fingerprint: str = ""
     """Equal for comparable nodes."""
+    offload: OffloadReading = OffloadReading()
+    """What it measured of the host, for models that do not fit into the GPUs."""
     reason: str = ""
     """PascalCase, why the run was unreadable or skipped; empty if it was readable."""
     locations: list[Finding] = []
@@ -98,6 +101,7 @@ def judge_load(
         hottest=round(max(heats)) if heats else None,
         gpus=len(case.gpus),
         fingerprint=case.fingerprint,
+        offload=offload(case),
         reason=reason,
         locations=locations,
     )

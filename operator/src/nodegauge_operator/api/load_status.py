@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from nodegauge_judge.loadtest_rules.offload import OffloadReading
+
 
 class LoadStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """What the GPUs reached in the last readable load run.  Results stay while no new run can be made."""
@@ -28,3 +30,5 @@ class LoadStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_onl
     wanted_since: str = ""
     """Since when a policy wants the first load run here (RFC 3339); it follows within an interval (ADR 0027).
     Empty after it."""
+    offload: OffloadReading = OffloadReading()
+    """What it measured of the host; `status.offload` has what of it stands."""

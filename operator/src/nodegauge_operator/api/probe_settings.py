@@ -120,6 +120,23 @@ class NcclProbe(Struct, frozen=True, rename="camel", kw_only=True):
     """NCCL_* variables for the run.  Variables of the node and of the image are never used."""
 
 
+NVME_PATH = r"^((/[A-Za-z0-9_-][A-Za-z0-9._-]*)+)?$"
+
+
+class NvmeReads(Struct, frozen=True, rename="camel", kw_only=True):
+    """Reads from a disk of the node after a load (ADR 0052)."""
+
+    path: Annotated[str, Meta(pattern=NVME_PATH, max_length=128)] = ""
+    """The folder on the node, empty for none.  Load pods then mount it, which Pod Security allows only at the
+    level privileged."""
+    size_gib: Annotated[int, Meta(ge=1, le=64)] = 4
+    """Size of the file that is read, GiB."""
+    duration: Duration = "5s"
+    """How long it is read, 1s to 30s."""
+    write: bool = False
+    """Whether the probe may make the file, once.  Without, somebody else has to."""
+
+
 class LoadProbe(Struct, frozen=True, rename="camel", kw_only=True):
     """The load probe: it runs all GPUs of a node at full power.  First runs are spread over an interval,
     because it draws full power (ADR 0027)."""
@@ -138,6 +155,8 @@ class LoadProbe(Struct, frozen=True, rename="camel", kw_only=True):
     `interval`.  Also, without doubling, if the GPUs or the driver have changed."""
     stop_below: Annotated[int, Meta(ge=1, le=40)] = 3
     """°C below the vendor's slowdown temperature, of GPU or memory, at which the probe ends the load."""
+    nvme: NvmeReads = NvmeReads()
+    """Reads from a disk after the load."""
 
 
 class BmcReadings(Struct, frozen=True, rename="camel", kw_only=True):

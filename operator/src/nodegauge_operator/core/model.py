@@ -104,6 +104,10 @@ class NodeView(Struct, frozen=True, kw_only=True):
     """`status.capacity` of nvidia.com/gpu, as text; empty if there is none."""
     gpu_allocatable: str = ""
     """`status.allocatable` of nvidia.com/gpu, as text; empty if there is none."""
+    cpu_allocatable: str = ""
+    """`status.allocatable` of cpu, as text; empty if there is none."""
+    memory_allocatable: str = ""
+    """`status.allocatable` of memory, as text; empty if there is none."""
     unschedulable: bool = False
     """It is cordoned."""
     condition: ConditionView | None = None
@@ -299,6 +303,8 @@ def node_view(body: Mapping[str, Any]) -> NodeView:
         boot_id=(status.get("nodeInfo") or {}).get("bootID", ""),
         gpu_capacity=(status.get("capacity") or {}).get(names.GPU_RESOURCE, ""),
         gpu_allocatable=(status.get("allocatable") or {}).get(names.GPU_RESOURCE, ""),
+        cpu_allocatable=str((status.get("allocatable") or {}).get("cpu", "")),
+        memory_allocatable=str((status.get("allocatable") or {}).get("memory", "")),
         unschedulable=bool(spec.get("unschedulable")),
         condition=ours
         and ConditionView(

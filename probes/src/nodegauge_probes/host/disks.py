@@ -15,6 +15,7 @@ from pathlib import Path
 from nodegauge_contract import Disk, Int, Unavailable
 from nodegauge_contract.model import MAX_DISKS
 from nodegauge_probes.host.kernel import lines_of, listing, natural, text_of
+from nodegauge_probes.host.pci import numa_node_in
 
 FOLDER = "class/nvme"
 _CONTROLLER = re.compile(r"nvme\d{1,4}")
@@ -36,6 +37,7 @@ def _disk(folder: Path) -> Disk:
         fatal=_total(folder / "device/aer_dev_fatal", "TOTAL_ERR_FATAL"),
         nonfatal=_total(folder / "device/aer_dev_nonfatal", "TOTAL_ERR_NONFATAL"),
         too_hot=_alarm(folder),
+        numa_node=numa_node_in(folder / "device"),
     )
 
 

@@ -110,11 +110,12 @@ def locate(device: Path) -> Location | Unavailable:
         address=functions[-1],
         root=parts[roots[-1]],
         bridges=tuple(functions[:-1]),
-        numa=_numa_node(path),
+        numa=numa_node_in(path),
     )
 
 
-def _numa_node(path: Path) -> Int:
+def numa_node_in(path: Path) -> Int:
+    """The NUMA node of the device with this folder."""
     try:
         number = int((path / "numa_node").read_text())
     except (OSError, ValueError) as error:

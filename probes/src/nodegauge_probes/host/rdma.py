@@ -16,7 +16,7 @@ from pathlib import Path
 from nodegauge_contract import Int, Nics, Num, Port, Text, Unavailable
 from nodegauge_contract.model import MAX_NICS, MAX_PORTS
 from nodegauge_probes.host.kernel import listing, natural, text_of
-from nodegauge_probes.host.pci import Location, distance, locate, numa_nodes
+from nodegauge_probes.host.pci import Location, distance, locate, numa_node, numa_nodes
 
 FASTEST_GBPS = 1_000_000
 """No port comes close; a larger rate is broken, and JSON cannot express infinity."""
@@ -35,6 +35,7 @@ def nics(root: Path, gpus: list[Location | Unavailable]) -> Nics:
             ["X" if i == j else distance(nic, other, nodes=nodes) for j, other in enumerate(locations)]
             for i, nic in enumerate(locations)
         ],
+        numa=[numa_node(nic) for nic in locations],
     )
 
 

@@ -18,12 +18,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nodegauge_contract import LoadEnd, LoadSkip, Sensor
+from nodegauge_contract import LoadEnd, LoadSkip, Sensor, Storage
 from nodegauge_probes.collectors import counters, sampling, telemetry
 from nodegauge_probes.host import hwmon
+from nodegauge_probes.load import storage
 from nodegauge_probes.load.protocol import Line, Order, Phase, encode_order
 from nodegauge_probes.load.receiver import Lines
 from nodegauge_probes.load.record import GpuRecord, LoadRecord
+from nodegauge_probes.load.storage_options import Options
 from nodegauge_probes.load.watcher import Ended, Watcher, stop_of
 from nodegauge_probes.nccl import plan, precondition
 from nodegauge_probes.nccl.process_tree import ProcessTree, ShutDown, Watch, how_it_ended, seconds_to_work
@@ -65,6 +67,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Root to use as /sys."""
     procfs: Path
     """Root to use as /proc."""
+    storage: Options | None = None
+    """What to read from storage after the load; None for nothing."""
 
     @property
     def child_environment(self) -> dict[str, str]:
@@ -76,6 +80,8 @@ def measure(result: ResultBuilder, *, watch: Watch, settings: Settings) -> None:
     """Load and measure into `result`; raises `NvmlUnusable` if NVML cannot be used at all."""
     until = time.monotonic() + seconds_to_work(settings.deadline)
     record = LoadRecord(planned=settings.seconds, expected=settings.expected)
+    if settings.storage is not None:
+        record.storage = Storage(path=settings.storage.path, problem="the run ended before it was read")
     result.load = record
     with open_node(result, watch=watch, sysfs=settings.sysfs, procfs=settings.procfs) as (nvml, gpus):
         for device, gpu in gpus:
@@ -149,6 +155,7 @@ class Run:
                 self._record_of(gpu).growth = counters.growth(before[gpu.index], after)
             gpu.error = device.fault
         self._finish(ended)
+        self._read_storage()
 
     def _record_of(self, gpu: GpuBuilder) -> GpuRecord:
         return next(record for record in self._record.gpus if record.index == gpu.index)
@@ -176,6 +183,15 @@ class Run:
         while not self._over.wait(SENSORS_EVERY_S):
             loaded = self._watcher.burning_since is not None
             self._record.add_sensors(self._sensors(), loaded=loaded)
+
+    def _read_storage(self) -> None:
+        """After the load, while the GPUs are idle: a run that was ended early is not kept for it."""
+        options, settings = self._settings.storage, self._settings
+        if options is not None and self._record.ended not in (LoadEnd.CUT, LoadEnd.GAVE_WAY):
+            left = self._until - time.monotonic()
+            self._record.storage = storage.measure(
+                options, sysfs=settings.sysfs, procfs=settings.procfs, most=left
+            )
 
     def _load(self) -> Ended | None:
         """Run the process until it ends, or something ends it; returns what did."""

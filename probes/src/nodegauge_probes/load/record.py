@@ -11,7 +11,18 @@ from statistics import median
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nodegauge_contract import NOT_READ, Growth, Int, LoadEnd, LoadGpu, LoadResult, LoadSensor, Num, Sensor
+from nodegauge_contract import (
+    NOT_READ,
+    Growth,
+    Int,
+    LoadEnd,
+    LoadGpu,
+    LoadResult,
+    LoadSensor,
+    Num,
+    Sensor,
+    Storage,
+)
 from nodegauge_contract.load import MAX_LOAD_SENSORS
 from nodegauge_probes.load import statistics
 from nodegauge_probes.load.protocol import Copies, Interval, Memory, Ready
@@ -195,6 +206,8 @@ class LoadRecord(Struct, kw_only=True):
     """Seconds in which at least one GPU computed."""
     gpus: list[GpuRecord] = field(default_factory=list)
     """The GPUs that are loaded."""
+    storage: Storage | None = None
+    """What was read from storage; None if nobody asked for it."""
     sensors: dict[tuple[str, str, int], SensorRecord] = field(default_factory=dict)
     """Supply sensors by chip, name and place among those of the same names."""
 
@@ -231,6 +244,7 @@ class LoadRecord(Struct, kw_only=True):
             message=self.message,
             gpus=[each.build() for each in gpus],
             sensors=[each.build() for each in list(self.sensors.values())],
+            storage=self.storage,
         )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from nodegauge_contract import LoadEnd, LoadGpu, LoadResult, LoadSensor, Num, Unavailable
+from nodegauge_contract import LoadEnd, LoadGpu, LoadResult, LoadSensor, Num, Storage, Unavailable
 from nodegauge_probes.page.format import NOTHING, REASONS, Cells, columns, paragraph, shown
 
 
 def blocks(load: LoadResult) -> list[str]:
     """The blocks of a load run; empty ones are dropped by `page`."""
-    return [_head(load), _heat(load.gpus), _rates(load.gpus), _notes(load.gpus), _sensors(load.sensors)]
+    tables = [_heat(load.gpus), _rates(load.gpus), _notes(load.gpus), _sensors(load.sensors)]
+    return [_head(load), *tables, _storage(load.storage)]
 
 
 def _head(load: LoadResult) -> str:
@@ -95,6 +96,21 @@ def _sensors(sensors: list[LoadSensor]) -> str:
         cells = [_unit(value, unit, scale=scale) for value in values]
         rows.append((f"{sensor.chip} {sensor.name}", sensor.label, *cells))
     return columns(rows, right={2, 3, 4, 5}) if sensors else ""
+
+
+def _storage(storage: Storage | None) -> str:
+    if storage is None:
+        return ""
+    where = " on ".join(filter(None, (storage.filesystem, storage.device)))
+    node = "" if isinstance(storage.numa_node, Unavailable) else f"NUMA node {storage.numa_node}"
+    rates = [
+        f"{word} {_unit(rate, 'GB/s')}"
+        for word, rate in (("reads", storage.read_gbps), ("writes", storage.write_gbps))
+        if not isinstance(rate, Unavailable)
+    ]
+    known = [f"Storage {storage.path}", where, node, *rates]
+    problem = f"NOT READ: {storage.problem}" if storage.problem else ""
+    return paragraph("   ".join(filter(None, (*known, problem))))
 
 
 def _share(value: Num, limit: Num) -> str:

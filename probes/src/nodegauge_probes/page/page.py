@@ -15,6 +15,7 @@ from itertools import groupby
 import msgspec
 
 from nodegauge_contract import Gpu, Int, Port, Result, Sensor, Unavailable, render_matrix
+from nodegauge_contract.placement import numa_lines
 from nodegauge_probes.nvml.results import ranges
 from nodegauge_probes.page import feed_tables, format, gpu_tables, load_tables, nccl_tables
 from nodegauge_probes.page.format import NOTHING, Cells, columns, paragraph, shown
@@ -78,7 +79,7 @@ def _tables(result: Result) -> list[str]:
         gpu_tables.throttling(gpus),
         gpu_tables.errors(gpus),
     ]
-    host = [bus(result), ports(result), sensors(result.sensors)]
+    host = [bus(result), ports(result), placement(result), sensors(result.sensors)]
     return [*(tables if gpus else []), *host]
 
 
@@ -211,6 +212,11 @@ def ports(result: Result) -> str:
     rows: list[Cells] = [head]
     rows += [(f"{len(alike)}", *kind, _errors(alike), _names(alike, names)) for kind, alike in kinds.items()]
     return columns(rows, right={0, 3})
+
+
+def placement(result: Result) -> str:
+    """A line per NUMA node."""
+    return "\n".join(map(paragraph, numa_lines(result)))
 
 
 def sensors(readings: list[Sensor]) -> str:

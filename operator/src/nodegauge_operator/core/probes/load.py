@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from nodegauge_judge.loadtest_rules.judge import LOAD_RULES, LoadJudgement, judge_load
+from nodegauge_judge.loadtest_rules.offload import OffloadReading
 from nodegauge_judge.peers import no_peers
 from nodegauge_operator import names
 from nodegauge_operator.api.load_status import LoadStatus
@@ -19,8 +20,9 @@ from nodegauge_operator.api.report import NEVER, ReportStatus, stamp, unstamp
 from nodegauge_operator.core import gates, gpu_eligibility, probe_status
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.probe_status import Reading
-from nodegauge_operator.core.probes import kind, whole_node
+from nodegauge_operator.core.probes import kind, offload, whole_node
 from nodegauge_operator.core.probes.kind import EndedRun
+from nodegauge_operator.core.probes.pod import with_nvme
 
 
 class LoadKind(whole_node.WholeNodeKind):
@@ -30,6 +32,7 @@ class LoadKind(whole_node.WholeNodeKind):
     title = "Load probe"
     fewest_gpus = 1
     rules = LOAD_RULES
+    labels = offload.LABELS
 
     @staticmethod
     def peer_value(status: ReportStatus) -> tuple[str, float] | None:
@@ -75,7 +78,7 @@ class LoadKind(whole_node.WholeNodeKind):
     def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
         settings = context.policy.spec.probes.load
         deadline = self.deadline(context.policy) * whole_node.DEADLINE_SHARE
-        return whole_node.pod_parts(
+        spec = whole_node.pod_parts(
             context,
             run,
             image=self.image(context),
@@ -86,6 +89,7 @@ class LoadKind(whole_node.WholeNodeKind):
                 f"--stop-below={settings.stop_below}",
             ],
         )
+        return with_nvme(context.policy, spec)
 
     def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
         result = ended.end.result
@@ -103,12 +107,15 @@ class LoadKind(whole_node.WholeNodeKind):
         return self._unread(context, replace(ended, end=whole_node.unreadable(judgement)))
 
     def at_look(self, context: Context) -> ReportStatus:
-        """The status with the reason why no run can be made now, and since when the first is wanted."""
+        """The status with the reason why no run can be made now, since when the first is wanted, and what
+        the node has for offload."""
         why, status = self.hindrance(context), context.status
         reason, detail = (why.reason.value, why.detail) if why else ("", "")
         first = self.asked_for(context) and status.probe[self.name].last_run is None
         wanted = (status.load.wanted_since or stamp(context.now)) if first else ""
-        return replace(status, load=replace(status.load, reason=reason, detail=detail, wanted_since=wanted))
+        load = replace(status.load, reason=reason, detail=detail, wanted_since=wanted)
+        looked_at = context.after(replace(status, load=load))
+        return replace(looked_at.status, offload=offload.standing(looked_at))
 
     def _unread(self, context: Context, ended: EndedRun) -> ReportStatus:
         probe = probe_status.unread(context, self.name, ended)
@@ -130,8 +137,16 @@ class LoadKind(whole_node.WholeNodeKind):
                 hardware=gpu_eligibility.hardware(status.gpus),
                 reason=status.load.reason,
                 detail=status.load.detail,
+                offload=_with_earlier_write(judgement.offload, status.load.offload),
             ),
             gates=gates.after_run(
                 status.gates, judgement, policy=numbers, now=context.now, probe=names.PROBE_LOAD
             ),
         )
+
+
+def _with_earlier_write(now: OffloadReading, before: OffloadReading) -> OffloadReading:
+    """The rate of writing is measured once, when the file is made: it stays while the path does."""
+    if now.nvme_write_gbps is not None or now.nvme_path != before.nvme_path:
+        return now
+    return replace(now, nvme_write_gbps=before.nvme_write_gbps)

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Policy
+from nodegauge_operator.api.policy import Policy, seconds
 from nodegauge_operator.core.context import Context, NextRun
 from nodegauge_operator.core.model import ProbeDefaults
 from nodegauge_operator.core.probes.kind import ProbeKind
@@ -24,6 +24,8 @@ TOKEN_FOLDER, TOKEN_SECONDS = "/var/run/secrets/nodegauge", 3600
 """Where the token is, and for how long it is valid: the kubelet renews it after four fifths of that."""
 KERNEL_LOG, KERNEL_LOG_FOLDER = "kernel-log", "/run/kernel-log"
 """Name of the volume, which the admission policies know, and where the container sees it."""
+NVME, NVME_FOLDER = "nvme", "/run/nvme"
+"""The same of the folder that the load probe reads."""
 TOKEN_MOUNT = {"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True}
 TOKEN_VARIABLE = {"name": "NODEGAUGE_TOKEN_FOLDER", "value": TOKEN_FOLDER}
 
@@ -71,6 +73,30 @@ def with_kernel_log(policy: Policy, spec: dict[str, Any]) -> dict[str, Any]:
     volume = {"name": KERNEL_LOG, "hostPath": {"path": log.folder}}
     context = skeleton_context() | {"supplementalGroups": [log.group]}
     return spec | {"volumes": [*spec.get("volumes", ()), volume], "securityContext": context}
+
+
+def with_nvme(policy: Policy, spec: dict[str, Any]) -> dict[str, Any]:
+    """The spec of a load pod, which also reads the policy's folder if it names one: read-only, unless the
+    policy allows writing.  The kubelet does not check that the folder is there: GPUs are loaded anyway."""
+    nvme = policy.spec.probes.load.nvme
+    if not nvme.path:
+        return spec
+    [body] = spec["containers"]
+    body |= {
+        "args": [
+            *body["args"],
+            f"--nvme={NVME_FOLDER}",
+            f"--nvme-path={nvme.path}",
+            f"--nvme-gib={nvme.size_gib}",
+            f"--nvme-seconds={seconds(nvme.duration):g}",
+            *(["--nvme-write"] if nvme.write else []),
+        ],
+        "volumeMounts": [
+            *body["volumeMounts"],
+            {"name": NVME, "mountPath": NVME_FOLDER, "readOnly": not nvme.write},
+        ],
+    }
+    return spec | {"volumes": [*spec["volumes"], {"name": NVME, "hostPath": {"path": nvme.path}}]}
 
 
 def probe_container(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
