@@ -155,7 +155,12 @@ FAILURES: dict[str, tuple[Order, dict[str, Any], str, str]] = {
     "memory": (ordered(), {"bytes": "4"}, "out-of-memory", "CUDA_ERROR_OUT_OF_MEMORY"),
     "a hidden GPU": (ordered(), {"visible": UUIDS[:1]}, "wrong-order", f"not visible to CUDA: {UUIDS[1]}"),
     "no GPU": (ordered(), {"visible": ()}, "cuda-error", "CUDA_ERROR_NO_DEVICE"),
-    "a collective": (ordered(cells=[CellOrder(collective="gather", bytes=8)]), {}, "wrong-order", "gather"),
+    "a collective": (
+        ordered(cells=[CellOrder(collective="alltoall", bytes=8)]),
+        {},
+        "wrong-order",
+        "alltoall",
+    ),
     "nothing": (ordered(cells=()), {}, "wrong-order", "nothing to measure"),
 }
 """What is ordered where, the kind of the failure, and part of its message."""

@@ -72,7 +72,12 @@ def test_from_hopper_on_the_state_is_a_field(capability: str, state: int) -> Non
 
 @pytest.mark.parametrize(
     ("fields", "mbps"),
-    [({(164, 0): 26562, 84: 2, 90: 1}, 26562), ({84: 25781, 90: 1}, 25781), ({90: 20000}, 20000), ({}, NO)],
+    [
+        ({(164, 0): 26562, 84: 25781, 90: 20000}, 26562),
+        ({84: 25781, 90: 20000}, 25781),
+        ({90: 20000}, 20000),
+        ({}, NO),
+    ],
 )
 def test_the_rate_is_the_links_own_where_there_is_one(fields: dict[Any, Answer], mbps: Answer) -> None:
     driver = Driver(calls={STATE: up_to(1, 1), CAPABILITY: up_to(1, 1)}, fields=fields)

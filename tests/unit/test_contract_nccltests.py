@@ -147,7 +147,10 @@ NAMED = "# Collective test starting: {}_perf\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (log(ROW.replace("262144", "200000")), "line 6: 1048576 bytes are neither 200000 elements of 4"),
+        (
+            log(ROW.replace("262144", "200000")),
+            "line 6: 1048576 bytes are neither 200000 elements of 4 bytes",
+        ),
         (log(ROW.replace("float", "quad")), "line 6: unknown type quad"),
         (log(ROW.replace("50.0", "fifty")), "line 6: expected the columns `time algbw busbw #wrong time"),
         (log(ROW.replace("50.0", "0.00")), "line 6: expected the columns"),

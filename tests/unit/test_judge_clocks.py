@@ -187,7 +187,12 @@ TABLE: Table = {
     "a cap below nine tenths of the default warns": [
         (powered(enforced_limit_mw=359_999, default_limit_mw=400_000), LOW),
         (powered(enforced_limit_mw=360_000, default_limit_mw=400_000), ""),
-        (CAPPED, LOW, "Capped at 250 W of 400 W by default (62%, warns below 90%)", {"enforced_watts": 250}),
+        (
+            CAPPED,
+            LOW,
+            ": Capped at 250 W of 400 W by default (62%, warns below 90%).",
+            {"enforced_watts": 250},
+        ),
     ],
     "a missing or zero reading is no cap": [
         (powered(enforced_limit_mw=0, default_limit_mw=400_000), ""),

@@ -90,7 +90,12 @@ DISPLAY = listed(8, [*OURS, "nouveau"])
 DISPLAY_LEFT = replace(SEVEN, bus=Bus(gpus=[*ALL[:7], made.pci(8)], drivers=[*OURS[:7], "nouveau"]))
 UNREADABLE = made.later(replace(DISPLAY, bus=Bus(gpus=Unavailable("no PCI tree in sysfs"))))
 LOSS = (GONE, FAIL, NO_CLASS, {"gpu-lost": BAD}, "fell off the bus")
-HOLE, A100, GB200, B300 = ("board-incomplete/warn", "A100-SXM4-40GB", "NVIDIA GB200", "NVIDIA B300 SXM6 AC")
+HOLE, A100, GB200, B300 = (
+    "board-incomplete/warn",
+    "NVIDIA A100-SXM4-40GB",
+    "NVIDIA GB200",
+    "NVIDIA B300 SXM6 AC",
+)
 DOWN = "nvlink-down/warn"
 SOME, HALF, EVERY = (1, 2, 3, 5, 6, 7, 8), (1, 2, 3, 4), (1, 2, 3, 4, 5, 6, 7, 8)
 TABLE: Table = {

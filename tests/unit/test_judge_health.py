@@ -60,7 +60,10 @@ def test_nothing_readable_is_unknown() -> None:
             made.with_gpu(made.phb(), 0, name="NVIDIA A10"),
             "2x NVIDIA A10 + NVIDIA GeForce RTX 4090: healthy; no NVLink, GPUs talk over PCIe.",
         ),
-        (made.mesh([[0]], name="T4", mbps=0), "1x T4: healthy; one GPU: there is nothing to join."),
+        (
+            made.mesh([[0]], name="Tesla T4", mbps=0),
+            "1x Tesla T4: healthy; one GPU: there is nothing to join.",
+        ),
         (
             made.with_gpu(made.titan(), 1, error=LOST),
             "2x NVIDIA TITAN RTX: a GPU is lost: GPU 1 (0000:10:00.0) [gpu-lost].",

@@ -71,7 +71,7 @@ TABLE: Table = {
     "a card of another limit runs hotter by design": (loaded(gpu(0), gpu(1), gpu(2), SMALL), ""),
     "a lone GPU has no siblings": (loaded(gpu(0, steady_c=79, max_c=80, margin_c=7)), ""),
     "8 °C left and 5 °C a minute": (
-        warm(slope_c_per_min=5.0), "load-hot/warn", "rises by 5 °C a minute",
+        warm(slope_c_per_min=5.0), "load-hot/warn", "still rises by 5 °C a minute",
     ),
     "a flat, falling or unread slope, and that of the load's first moment": [
         (warm(slope_c_per_min=slope), "") for slope in (2.0, UNREAD, 400.0, -3.0)

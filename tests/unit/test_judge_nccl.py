@@ -95,7 +95,11 @@ TABLE: Table = {
     ],
     "a collective that was not measured is no pass": [
         (without(nccl.h100(), "all_gather"), "nccl-incomplete/warn", "all_gather; so it has no label"),
-        (without(nccl.h100(), "all_gather", "reduce_scatter"), "nccl-incomplete/warn", "they have no label"),
+        (
+            without(nccl.h100(), "all_gather", "reduce_scatter"),
+            "nccl-incomplete/warn",
+            "so they have no label",
+        ),
     ],
     "256 MiB is not compared with 1 GiB of peers": (
         judge_nccl(cut(nccl.h100(), below=GIB), peers=lambda _: (600, 610, 620)),
