@@ -26,7 +26,8 @@ from nodegauge_contract.feed import FeedDisk, FeedGroup, FeedPort
 from nodegauge_contract.reading import PART_BYTES
 from nodegauge_probes.feed import dcgm
 from nodegauge_probes.feed.gpus import GpuWindow, swings
-from nodegauge_probes.feed.window import MOMENT_S, News, Places, build
+from nodegauge_probes.feed.host import Counters
+from nodegauge_probes.feed.window import MOMENT_S, Moment, News, Places, build
 from support.probing import PROGRAM, Probe
 
 UID = "0b1f6b43-7a3e-4e25-9d53-6f1f7e1a2b3c"
@@ -154,6 +155,9 @@ def test_what_cannot_be_read_is_a_reason_and_no_zero(tmp_path: Path) -> None:
     assert "no pod" in seen.groups_unread
     late = build([FeedGpu(index=0)], [], seconds=120)
     assert "not read in time" in str(late.host.cpu_busy)
+    moments = [Moment(at=at, counters=Counters(), groups={}) for at in (0, 50)]
+    half = build([], moments, seconds=120, failure="OSError: I/O error")
+    assert half.groups_unread == str(half.host.pressure.io.unavailable) == "OSError: I/O error"
 
 
 def test_the_largest_machine_fits_into_its_part() -> None:
@@ -232,6 +236,13 @@ def test_a_window_is_told_if_two_in_a_row_differ(utilization: tuple[float, ...],
         for value in utilization
     ]
     assert [news.reason(seen, now=120.0 * n) for n, seen in enumerate(windows)] == told
+
+
+def test_windows_are_told_at_least_two_minutes_apart() -> None:
+    news = News(interval=3600)
+    windows = [FeedResult(gpus=[FeedGpu(index=0, utilization=value)]) for value in (BUSY, *(HALF,) * 4)]
+    told = [news.reason(seen, now=30.0 * n) for n, seen in enumerate(windows)]
+    assert told == ["first", "", "", "", "changed"]
 
 
 def test_a_machine_that_begins_to_stall_is_news() -> None:

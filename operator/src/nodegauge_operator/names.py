@@ -254,8 +254,8 @@ class Reason(StrEnum):
     OVERRIDE_INVALID = "OverrideInvalid"
     """An override of the node is not in force; the message names the annotation that is wrong."""
     GPUS_UNDERFED = "GpusUnderfed"
-    """GPUs that somebody holds wait for something; the message has the cause. At most daily; the node is
-    sound."""
+    """GPUs that somebody holds wait for something; the message has the cause. At most daily; it says
+    nothing of the node's health."""
 
 
 class PolicyReason(StrEnum):

@@ -60,9 +60,9 @@ class FeedGpu(Struct, frozen=True, kw_only=True):
     numa: Int = NOT_READ
     """Its NUMA node; -1 where the machine has none."""
     sm_active: Num = NOT_READ
-    """Share of time and of its SMs with a warp (DCGM_FI_PROF_SM_ACTIVE or NVML's GPM), 0 to 1."""
+    """Share of time and of its SMs with a warp (DCGM_FI_PROF_SM_ACTIVE), 0 to 1."""
     tensor_active: Num = NOT_READ
-    """Share of time in which a tensor core was in use (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE or GPM), 0 to 1."""
+    """Share of time in which a tensor core was in use (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE), 0 to 1."""
 
 
 class FeedPressure(Struct, frozen=True, kw_only=True):
@@ -181,7 +181,7 @@ class FeedResult(Struct, frozen=True, kw_only=True):
     seconds: Num = NOT_READ
     """Length of the window."""
     source: Text = NOT_READ
-    """Where `sm_active` comes from: `dcgm`, `gpm`."""
+    """Where `sm_active` comes from: `dcgm`, or why there is none."""
     gpus: Annotated[list[FeedGpu], Meta(max_length=MAX_FED)] = []
     """GPUs that could be read."""
     host: FeedHost = FeedHost()

@@ -114,8 +114,8 @@ FEED_RULES: tuple[FeedRule, ...] = (
         meaning=(
             "The job has work for the GPU and cannot bring it: CPUs, a CPU limit, disks, the network, memory "
             "or PCIe hold it up, all GPUs wait for a slow one, or each kernel is too small. It is about the "
-            "job and says nothing of the node's health: it sets no taint and changes no verdict. The evidence "
-            "names the `cause`, how sure it is (`confidence`, 0 to 1), and the GPUs lost to it."
+            "job and says nothing of the node's health: it sets no taint and changes no verdict. The "
+            "evidence names the `cause`, how sure it is (`confidence`, 0 to 1), and the GPUs lost to it."
         ),
         when={
             Severity.INFO: "the cause is unknown or unsure, or less than a quarter of a GPU is lost",
@@ -135,9 +135,9 @@ FEED_RULES: tuple[FeedRule, ...] = (
         code="gpu-allocated-idle",
         title="a GPU that somebody holds does nothing",
         meaning=(
-            "A process holds memory of the GPU and starts next to no kernels. It is about the job and "
-            "says nothing of the node's health: it sets no taint and changes no verdict. Inference servers are meant "
-            "to wait; for anything else the GPU could serve somebody else."
+            "A process holds memory of the GPU and starts next to no kernels. It is about the job and says "
+            "nothing of the node's health: it sets no taint and changes no verdict. Inference servers are "
+            "meant to wait; for anything else the GPU could serve somebody else."
         ),
         when={
             Severity.INFO: "utilisation of 1 % or less in the window, or hardly any and nothing is stalled"

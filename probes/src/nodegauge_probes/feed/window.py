@@ -27,11 +27,15 @@ SAMPLE_S = 2.0
 CLASSES = (5.0, 40.0, 75.0)
 """% of utilisation between which a GPU changes its class, and `MARGIN` beyond which it does so."""
 MARGIN = 5.0
+SHORTEST_S = 120.0
+"""Seconds from one window that is told to the next: a job that goes up and down costs no more writes."""
+COVERED = 0.5
+"""Part of a window, at least, that the machine's counters have to cover."""
 STALLED = 0.2
 """Share of the window from which a resource counts as stalled; half of it to leave that."""
 
-Level = tuple[tuple[int, ...], tuple[bool, ...]]
-"""Class of each GPU, and whether CPU, I/O and memory stall."""
+Level = tuple[tuple[tuple[int, int], ...], tuple[bool, ...]]
+"""Index and class of each GPU, and whether CPU, I/O and memory stall."""
 
 
 class Moment(Struct, frozen=True, kw_only=True):
@@ -67,6 +71,8 @@ class HostWatch:
         self._places, self._every = places, every
         self._never = threading.Event()
         self.moments: deque[Moment] = deque(maxlen=400)
+        self.failure = ""
+        """Why the last reading failed, if one did."""
 
     def start(self) -> None:
         """Begin."""
@@ -74,14 +80,20 @@ class HostWatch:
 
     def _work(self) -> None:
         while True:
-            self.moments.append(self._places.moment())
+            try:
+                self.moments.append(self._places.moment())
+            except (
+                Exception
+            ) as error:  # what the machine gave is a gap then, and the GPUs go on being watched
+                self.failure = f"{type(error).__name__}: {error}"[:128]
             self._never.wait(self._every)
 
 
-def build(gpus: list[FeedGpu], moments: Sequence[Moment], *, seconds: float) -> FeedResult:
-    """One window.  Of a machine with fewer than two moments nothing is known."""
-    if len(moments) < 2 or (span := moments[-1].at - moments[0].at) <= 0:
-        late = Unavailable("the machine's counters were not read in time")
+def build(gpus: list[FeedGpu], moments: Sequence[Moment], *, seconds: float, failure: str = "") -> FeedResult:
+    """One window.  Nothing is known of a machine whose moments cover less than half of it; `failure`: why."""
+    span = moments[-1].at - moments[0].at if moments else 0.0
+    if span <= 0 or span < COVERED * seconds:
+        late = Unavailable(failure or "the machine's counters were not read in time")
         unknown = FeedPressure(cpu=late, io=late, io_full=late, memory=late, memory_full=late)
         machine = FeedHost(cpus=late, cpu_busy=late, cpu_iowait=late, pressure=unknown)
         return FeedResult(seconds=round(seconds, 1), gpus=gpus, host=machine, groups_unread=late.unavailable)
@@ -105,10 +117,8 @@ def build(gpus: list[FeedGpu], moments: Sequence[Moment], *, seconds: float) -> 
 
 def level(result: FeedResult, before: Level | None) -> Level:
     """What would be news if it changed; hysteresis by what it was."""
-    known = before[0] if before is not None and len(before[0]) == len(result.gpus) else None
-    classes = tuple(
-        _class(gpu.utilization, known[number] if known else None) for number, gpu in enumerate(result.gpus)
-    )
+    known = dict(before[0]) if before is not None else {}
+    classes = tuple((gpu.index, _class(gpu.utilization, known.get(gpu.index))) for gpu in result.gpus)
     pressure = result.host.pressure
     stalls = (pressure.cpu, pressure.io, pressure.memory)
     was = before[1] if before is not None else (False,) * len(stalls)
@@ -146,7 +156,7 @@ class News:
         twice, self._last = seen == self._last, seen
         if self._told is None and result.gpus:
             why = "first"
-        elif twice and seen != self._told:
+        elif twice and seen != self._told and now - self._told_at >= SHORTEST_S:
             why = "changed"
         elif now - self._told_at >= self._interval:
             why = "due"
@@ -183,6 +193,6 @@ class FeedWatch:
         seconds, since, self._began = now - self._began, self._began - MOMENT_S, now
         gpus = self._gpus.close(nvml, devices, seconds=seconds, sysfs=self._places.sysfs)
         inside = [moment for moment in list(self.host.moments) if since <= moment.at <= now]
-        result = build(gpus, inside, seconds=seconds)
+        result = build(gpus, inside, seconds=seconds, failure=self.host.failure)
         why = self._news.reason(result, now=now)
         return (why, result) if why else None
