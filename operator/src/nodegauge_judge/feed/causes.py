@@ -75,6 +75,8 @@ class FeedLimits(Struct, frozen=True, kw_only=True):
     """`some` of cpu, of the machine or a pod."""
     cpu_busy: tuple[float, float] = (0.85, 0.98)
     """Share of busy CPUs from which cores are too few."""
+    cpu_full: tuple[float, float] = (0.95, 0.99)
+    """The same where nobody waits, as with one loader for each CPU."""
     cpu_free: float = 0.75
     """Share of busy CPUs up to which some are free: a pod that waits for one then may not use it."""
     runnable: tuple[float, float] = (1.2, 3.0)

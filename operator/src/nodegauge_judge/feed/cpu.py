@@ -63,20 +63,20 @@ def cores(case: FeedCase, limits: FeedLimits) -> Stall | None:
 
 
 def _full(case: FeedCase, limits: FeedLimits) -> Stall | None:
+    """Tasks wait for a CPU, or there are as many of them as CPUs and all are busy all the time."""
     busy, pressure = share(case.host.cpu_busy), share(case.host.pressure.cpu)
     cpus, runnable = amount(case.host.cpus), amount(case.host.runnable)
     full = score(busy, limits.cpu_busy)
     if full is None or busy is None:
         return None
+    message = f"{busy:.0%} of all CPU time was used"
     if pressure is not None:
         waits = score(pressure, limits.cpu_pressure)
-        message = (
-            f"{busy:.0%} of all CPU time was used, and tasks waited for a CPU in {pressure:.0%} of the time"
-        )
+        message += f", and tasks waited for a CPU in {pressure:.0%} of the time" if waits else ""
     else:
         waits = score(None if not cpus or runnable is None else runnable / cpus, limits.runnable)
-        message = f"{busy:.0%} of all CPU time was used"
-    if waits is None:
+    reached = (full + waits) / 2 if waits is not None else score(busy, limits.cpu_full)
+    if reached is None:
         return None
     stolen = share(case.host.cpu_steal) or 0.0
     message += f"; the hypervisor took {stolen:.0%}" if stolen >= limits.cpu_steal else ""
@@ -85,7 +85,7 @@ def _full(case: FeedCase, limits: FeedLimits) -> Stall | None:
     theirs = _neighbours(case, busy_cores=busy * (cpus or 0.0), limits=limits)
     return Stall(
         cause=FeedCause.CORES,
-        score=(full + waits) / 2,
+        score=reached,
         message=message + theirs,
         advice=(
             "move the neighbours to other nodes, or give the pod `requests.cpu` for 4 to 8 loader workers "
