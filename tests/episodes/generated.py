@@ -74,6 +74,7 @@ def _scene(rng: random.Random) -> Scene:
     used = rng.uniform(0.05, 0.45)
     memory, clock = cpus * 4096, rng.uniform(1300, 1900)
     name, _ = rng.choice(DISKS)
+    blocked = rng.uniform(0, 0.3)
     scene = Scene(rng=rng, cpus=cpus)
     scene.gpus = [
         FeedGpu(
@@ -98,11 +99,11 @@ def _scene(rng: random.Random) -> Scene:
     scene.host = {
         "cpus": cpus,
         "cpu_busy": used,
-        "cpu_iowait": rng.uniform(0, 0.01),
+        "cpu_iowait": blocked / cpus * rng.uniform(0.3, 0.9),
         "cpu_steal": rng.choice((0.0, rng.uniform(0, 0.02))),
         "busiest_cpus": rng.randrange(0, 2),
         "runnable": cpus * used * rng.uniform(0.8, 1.1),
-        "blocked": rng.uniform(0, 0.3),
+        "blocked": blocked,
         "memory_mib": memory,
         "available_mib": int(memory * rng.uniform(0.3, 0.8)),
         "cached_mib": int(memory * rng.uniform(0.1, 0.3)),

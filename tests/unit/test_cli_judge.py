@@ -280,7 +280,7 @@ def test_an_nccl_result_shows_its_cells_and_whether_a_third_run_is_needed(tmp_pa
 def test_a_feed_window_is_shown_on_one_screen_and_as_json() -> None:
     outcome = judge("-", stdin=STARVED_BY_A_DISK)
     assert (outcome.exit_code, len(outcome.output.splitlines()) <= 40) == (0, True)
-    for part in ("gpu-underfed", "sda was busy in 97%", "NVMe", "storage 1.16, of 2", "0 starved 42 37%"):
+    for part in ("gpu-underfed", "sda was busy in 97%", "NVMe", "storage 1.16, of 2", "0 waits 42 37%"):
         assert part in flat(outcome)
     shown = json.loads(judge("-", "--format", "json", stdin=STARVED_BY_A_DISK).output)
     assert (shown["cause"], shown["lost"]) == ("storage", {"storage": 1.16})

@@ -10,10 +10,14 @@ from nodegauge_cli.judge_text import head, plain_console, print_findings, printa
 from nodegauge_contract import Result
 from nodegauge_contract.feed import FeedResult
 from nodegauge_judge.feed.case import amount, share
-from nodegauge_judge.feed.gpus import GpuFeeding
+from nodegauge_judge.feed.gpus import Did, GpuFeeding
 from nodegauge_judge.feed.judge import FeedJudgement
+from nodegauge_judge.model import Scalar
 
 COLUMNS = ("GPU", "did", "util %", "of power", "SMs", "lost", "cause")
+DID = {Did.STARVED: "waits", Did.HOLLOW: "busy, little work", Did.FED: "works", Did.PAUSED: "paused"}
+"""How a person reads it; the others as they are."""
+SLOW = "holds the others up"
 MOST_DISKS = 2
 """Disks and ports that are shown: the busiest come first."""
 
@@ -26,7 +30,8 @@ def show_feed(result: Result, judgement: FeedJudgement, *, console: Console | No
         print_findings(console, judgement.findings, node=result.node)
         if judgement.gpus:
             console.print()
-            console.print(_gpus(judgement.gpus))
+            slow = {finding.evidence.get("slow_gpu") for finding in judgement.findings}
+            console.print(_gpus(judgement.gpus, slow=slow))
     write(console, captured.get())
 
 
@@ -59,15 +64,16 @@ def _machine(feed: FeedResult) -> list[str]:
     parts += [f"tasks waited for {', '.join(waited)} of the time"] if waited else []
     for disk in feed.disks[:MOST_DISKS]:
         if (used := share(disk.busy_share)) is not None:
-            parts.append(f"{disk.name} busy {used:.0%}, {amount(disk.read_mbps) or 0:.0f} MB/s read")
+            read, written = amount(disk.read_mbps) or 0, amount(disk.write_mbps) or 0
+            parts.append(f"{disk.name} busy {used:.0%}, {read:.0f} MB/s read, {written:.0f} written")
     for port in feed.ports[:MOST_DISKS]:
         if (received := amount(port.rx_mbps)) is not None:
             parts.append(f"{port.name} received {received:.0f} MB/s")
     return parts
 
 
-def _gpus(gpus: list[GpuFeeding]) -> Table:
-    """A line for each GPU; a dash where nothing was read."""
+def _gpus(gpus: list[GpuFeeding], *, slow: set[Scalar | None]) -> Table:
+    """A line for each GPU; a dash where nothing was read.  `slow`: those for which others wait."""
     table = Table.grid(padding=(0, 2))
     for column in COLUMNS:
         table.add_column(justify="left" if column in ("did", "cause") else "right", no_wrap=True)
@@ -75,7 +81,7 @@ def _gpus(gpus: list[GpuFeeding]) -> Table:
     for gpu in gpus:
         table.add_row(
             str(gpu.index),
-            gpu.did.value,
+            SLOW if gpu.index in slow else DID.get(gpu.did, gpu.did.value),
             "-" if gpu.utilization is None else f"{gpu.utilization:.0f}",
             "-" if gpu.power_share is None else f"{gpu.power_share:.0%}",
             "-" if gpu.sm_active is None else f"{gpu.sm_active:.0%}",

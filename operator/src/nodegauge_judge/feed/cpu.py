@@ -32,8 +32,9 @@ def quota(case: FeedCase, limits: FeedLimits) -> Stall | None:
             "free: a CPU limit or a cpuset keeps them from running"
         ),
         advice=(
-            "look for `limits.cpu` in the pods with GPUs and raise or remove it (4 to 8 loader workers and "
-            "one core for each GPU); `nr_throttled` in the pod's own /sys/fs/cgroup/cpu.stat grows then"
+            "look for `limits.cpu` in the pods with GPUs and raise or remove it (for each GPU 4 to "
+            "8 loader workers with a core each, and one core more); `nr_throttled` in the pod's own "
+            "/sys/fs/cgroup/cpu.stat grows then"
         ),
         evidence={"cpu_pressure": round(pressure, 3), "cpu_busy": round(busy, 3)},
     )
@@ -50,8 +51,8 @@ def _by_quota(case: FeedCase, group: FeedGroup, stopped: float, reached: float) 
         score=reached,
         message=f"{name} {may} and was stopped in {stopped:.0%} of its periods",
         advice=(
-            "raise `limits.cpu` of the pod or remove it; keep `requests.cpu` (4 to 8 loader workers and one "
-            "core for each GPU)"
+            "raise `limits.cpu` of the pod or remove it, and set `requests.cpu` to what it needs: for each "
+            "GPU 4 to 8 loader workers with a core each, and one core more"
         ),
         evidence=evidence,
     )

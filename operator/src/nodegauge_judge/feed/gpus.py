@@ -193,8 +193,8 @@ def _slowed(slow: FeedGpu, others: list[FeedGpu], limits: FeedLimits) -> _Slow |
         max(by_clock or 0.0, by_share or 0.0),
         f"GPU {slow.index} {' and '.join(parts)}: all GPUs of a job wait for the slowest at each step",
         evidence,
-        f"leave GPU {slow.index} out or move the job, and look at the node's health findings (heat, power, "
-        "clocks) of that GPU",
+        f"move the job to another node, and tell who runs the cluster that GPU {slow.index} is slow: the "
+        "findings of the node's report say why (heat, power, clocks)",
     )
 
 
@@ -241,8 +241,9 @@ def small_batches(case: FeedCase, gpus: Sequence[FeedGpu], limits: FeedLimits) -
         score=reached,
         message=f"kernels ran in {used:.0f} % of the time, but {little}, and nothing outside is stalled",
         advice=(
-            "larger batches (or gradient accumulation with a larger micro batch), mixed precision (bf16), "
-            "fused kernels, `torch.compile` or CUDA graphs: each launch should bring more work"
+            "a larger micro batch if GPU memory allows (gradient accumulation alone keeps each launch as "
+            "small), mixed precision (bf16), fused kernels, `torch.compile` or CUDA graphs: each launch "
+            "should bring more work"
         ),
         evidence=evidence,
     )

@@ -120,7 +120,9 @@ def _summary(seen: Diagnosis, verdict: Verdict, reason: str) -> str:
     if seen.underfed:
         cause = seen.underfed[0].cause
         sure = f", confidence {seen.confidence:.2f}" if cause != FeedCause.UNKNOWN else ""
-        return f"{counted}, {len(seen.underfed)} starve ({cause}{sure}): {lost:.1f} GPUs lost."
+        return (
+            f"{counted}, {len(seen.underfed)} are underfed ({cause}{sure}): {lost:.1f} GPUs lost, estimated."
+        )
     if reason == "EvidenceMissing":
         return (
             f"{counted}; they work, but what could starve them was not read: {'; '.join(seen.case.missing)}."

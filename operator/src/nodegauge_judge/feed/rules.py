@@ -43,7 +43,7 @@ def underfed(seen: Diagnosis) -> Iterator[Observation]:
     waiting, best = seen.underfed, seen.best
     if not waiting:
         return
-    lost = sum(gpu.lost for gpu in waiting)
+    limits, lost = seen.limits, sum(gpu.lost for gpu in waiting)
     reads = [gpu.utilization for gpu in waiting if gpu.utilization is not None]
     mean = sum(reads) / len(reads) if reads else 0.0
     evidence: dict[str, Scalar] = {
@@ -59,17 +59,16 @@ def underfed(seen: Diagnosis) -> Iterator[Observation]:
     else:
         why, missing = best.message, ""
         evidence |= best.evidence | {"advice": best.advice}
-        if seen.rivals:
+        if seen.rivals and seen.rivals[0].score > limits.serial_score:
             evidence |= {"also_possible": ", ".join(stall.cause.value for stall in seen.rivals)}
             missing = f" Also: {seen.rivals[0].message} ({seen.rivals[0].cause})."
-    limits = seen.limits
     warns = seen.confidence >= limits.warn_confidence and lost >= limits.warn_lost
     yield _observed(
         seen,
         waiting,
         Severity.WARN if warns else Severity.INFO,
-        f"{_count(waiting)} underfed (utilisation {mean:.0f} %, {lost:.1f} GPUs lost) for {_window(seen)}: "
-        f"{why}.{missing}",
+        f"{_count(waiting)} underfed (utilisation {mean:.0f} %, an estimated {lost:.1f} GPUs lost) for "
+        f"{_window(seen)}: {why}.{missing}",
         evidence,
     )
 
@@ -124,9 +123,8 @@ FEED_RULES: tuple[FeedRule, ...] = (
         next_step="ADVICE.",
         way_out=(
             "What helps: ADVICE.",
-            "docs/feeding.md has each cause with its evidence and its remedy.",
-            "Pods are named by their UID: `kubectl get pods -A -o "
-            "custom-columns=UID:.metadata.uid,NS:.metadata.namespace,NAME:.metadata.name`.",
+            "Then look at the next windows of the same job: utilisation rises, and fewer GPUs are lost.",
+            "docs/feeding.md has each cause with its evidence and its remedy, and finds a pod by its UID.",
         ),
         check=underfed,
         probe=Probe.FEED,
