@@ -21,6 +21,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.history import Change, Condition, Transition
 from nodegauge_operator.api.load_status import LoadStatus
+from nodegauge_operator.api.offload_status import OffloadStatus
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.sharing import shared
 from nodegauge_operator.api.tolerance import readable
@@ -381,6 +382,8 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     """What the node runs."""
     load: LoadStatus = LoadStatus()
     """What the last load run reached."""
+    offload: OffloadStatus = OffloadStatus()
+    """What the node has for models that do not fit into its GPUs."""
     raw_verdict: Verdict = Verdict.UNKNOWN
     """Worst verdict of the last readable runs, confirmed or not, with or without a taint.  Nobody should
     repair nodes by it."""
