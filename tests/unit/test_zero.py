@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from msgspec import to_builtins
 
 import nodegauge_operator.api.report as api
-from nodegauge_cli import zero as command
 from nodegauge_cli.__main__ import main
+from nodegauge_cli.zero import cluster as command
 from nodegauge_contract import Arm, ArmName, Cell, Collective, Gpu, NcclResult, encode
 from nodegauge_contract import Result as Document
 from nodegauge_judge.gpu_models import is_model
 from nodegauge_judge.history.model import History
 from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.nccl.extract import measure
-from nodegauge_judge.nccl.zero import Bandwidths, Cost, Curve, Job, Scheme, costs
+from nodegauge_judge.zero.communication import Bandwidths, Cost, Curve, Job, Scheme, costs
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Report
 from support.judge_command import FIXTURES, flat
@@ -73,6 +73,8 @@ def test_the_published_gap_between_nvlink_and_no_p2p_is_met() -> None:
     assert lost is not None
     gap = 131.4367 - 101.9003
     assert gap / 1.5 < 200 * lost < gap * 1.5
+    row = f"| +{gap:.1f} s (131.4 - 101.9) | +{200 * lost:.1f} s |"
+    assert row in (Path(__file__).parents[2] / "docs" / "placement.md").read_text(), row
 
 
 def test_volumes_are_those_of_the_paper() -> None:
@@ -241,7 +243,7 @@ def test_without_a_cluster_published_bandwidths_are_used(
     def no_answer(_: str | None) -> list[Report]:
         raise command.NoCluster("no access to a cluster")
 
-    monkeypatch.setattr(command, "_reports", no_answer)
+    monkeypatch.setattr(command, "reports", no_answer)
     output = flat(zero(*SEVEN))
     assert "No cluster was read: no access to a cluster" in output
     assert "These are published bandwidths of other machines. Nothing was measured here." in output
@@ -281,7 +283,6 @@ def test_another_number_of_gpus_is_marked(cluster: list[Report]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        ((), "Missing option '--params'"),
         (("--params", "0"), "--params"),
         ((*SEVEN, "--busbw", "fast"), "expected GB/s, or NAME=GB/s"),
         ((*SEVEN, "--busbw", "all_together=3"), "one of all_reduce, all_gather, reduce_scatter"),

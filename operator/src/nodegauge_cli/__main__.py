@@ -31,7 +31,7 @@ SUBCOMMANDS = {
         "Judge probe results, NodeReports, nccl-tests logs or pasted text.",
         "cli",
     ),
-    "zero": Lazy("nodegauge_cli.zero", "Estimate the communication time of DDP and ZeRO.", "cli"),
+    "zero": Lazy("nodegauge_cli.zero.command", "Bigger GPUs, more GPUs or offload, for a model.", "cli"),
 }
 
 

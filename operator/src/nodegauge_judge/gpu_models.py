@@ -150,6 +150,20 @@ class Board(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return (ranks - 1) / (self.mesh - 1) if ranks <= self.mesh else 1.0
 
 
+class Peak(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Published dense peak of the tensor cores, TFLOPS (without sparsity); a precision without a number is
+    unknown, or the GPU does not have it."""
+
+    bf16: Annotated[float, Meta(gt=0, le=100_000)] | None = None
+    fp16: Annotated[float, Meta(gt=0, le=100_000)] | None = None
+    """With fp32 sums."""
+    fp8: Annotated[float, Meta(gt=0, le=100_000)] | None = None
+    tf32: Annotated[float, Meta(gt=0, le=100_000)] | None = None
+    """What fp32 training computes in."""
+    source: _Text
+    """Who published them."""
+
+
 class GpuModel(Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """One row: a model, or a product line whose models have no rows of their own."""
 
@@ -183,6 +197,8 @@ class GpuModel(Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown
     """What published machines of this model with NVSwitches reached."""
     bandwidth: tuple[Entry, ...] = ()
     """Published bandwidth, in the order in which the entries are tried."""
+    tflops: Peak | None = None
+    """Published peak; null: no source."""
 
     def __post_init__(self) -> None:
         if (self.board or self.reached) and not (self.nvlink and self.capability):

@@ -12,7 +12,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_contract import Collective
-from nodegauge_judge.nccl.zero import SIGNIFICANT_SHARE, TRANSFERS, Bandwidths, Cost, Job, Scheme, costs
+from nodegauge_judge.zero.communication import (
+    SIGNIFICANT_SHARE,
+    TRANSFERS,
+    Bandwidths,
+    Cost,
+    Job,
+    Scheme,
+    costs,
+)
 
 NOISE = 0.05
 """Share by which two runs over the same path may differ.  Chosen by this project: repeated runs of NCCL stay
@@ -45,28 +53,28 @@ class Machine(Struct, frozen=True, kw_only=True):
 def text(job: Job, machines: Sequence[Machine], *, remarks: Sequence[str] = ()) -> Iterator[str]:
     """All lines; `remarks` follow the heading."""
     yield heading(job)
-    yield from _wrapped(remarks, indent="")
+    yield from wrapped(remarks, indent="")
     for machine in machines:
         yield ""
         yield from _block(job, machine)
     if any(machine.bandwidths for machine in machines):
         yield ""
-        yield from _wrapped(_legend(job), indent="")
+        yield from wrapped(_legend(job), indent="")
 
 
 def heading(job: Job) -> str:
     """What is computed."""
     micro = f", {job.micro_batches} micro-batches per step" if job.micro_batches > 1 else ""
-    bucket = f", calls of {_bytes(job.bucket)}" if job.bucket else ""
+    bucket = f", calls of {size(job.bucket)}" if job.bucket else ""
     gpus = f"{job.ranks} GPUs" if job.ranks else "all GPUs"
-    size = f"{_count(job.params)} parameters x {job.width:g} bytes = {_bytes(job.bytes)}"
-    return f"{size}, {gpus} of one node{micro}{bucket}"
+    volume = f"{_count(job.params)} parameters x {job.width:g} bytes = {size(job.bytes)}"
+    return f"{volume}, {gpus} of one node{micro}{bucket}"
 
 
 def _block(job: Job, machine: Machine) -> Iterator[str]:
     yield f"{machine.title}  [{machine.source}]"
     if machine.bandwidths is not None:
-        yield from _wrapped([f"busbw: {_busbw(machine.bandwidths)}"])
+        yield from wrapped([f"busbw: {_busbw(machine.bandwidths)}"])
         every = costs(machine.job(job), machine.bandwidths)
         table = [_head(job), *(_row(job, cost, name) for name, cost in _merged(job, every))]
         widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
@@ -76,11 +84,12 @@ def _block(job: Job, machine: Machine) -> Iterator[str]:
                 for column, (cell, width) in enumerate(zip(row, widths, strict=True))
             )
             yield "  " + "  ".join(cells).rstrip()
-        yield from _wrapped(_substitutes(every))
-    yield from _wrapped(machine.remarks)
+        yield from wrapped(_substitutes(every))
+    yield from wrapped(machine.remarks)
 
 
-def _wrapped(lines: Iterable[str], *, indent: str = "  ") -> Iterator[str]:
+def wrapped(lines: Iterable[str], *, indent: str = "  ") -> Iterator[str]:
+    """Each line in 80 columns, its further lines indented once more."""
     for line in lines:
         yield from wrap(
             line,
@@ -102,8 +111,8 @@ def _row(job: Job, cost: Cost, name: str) -> list[str]:
     return [
         name,
         _transfers(job, cost.scheme),
-        _bytes(cost.gigabytes * 1e9),
-        _time(cost.seconds),
+        size(cost.gigabytes * 1e9),
+        time(cost.seconds),
         _exposed(cost),
         *share,
         _lost(cost),
@@ -117,7 +126,7 @@ def _lost(cost: Cost) -> str:
         return MISSING
     if abs(lost) <= NOISE * (cost.seconds or 0.0):
         return "about 0"
-    return f"+{_time(lost)}" if lost > 0 else f"-{_time(-lost)}"
+    return f"+{time(lost)}" if lost > 0 else f"-{time(-lost)}"
 
 
 def _merged(job: Job, every: Sequence[Cost]) -> Iterator[tuple[str, Cost]]:
@@ -139,7 +148,7 @@ def _exposed(cost: Cost) -> str:
     """From full overlap with the backward pass to none."""
     if cost.seconds is None or cost.exposed is None:
         return MISSING
-    low, high = _time(cost.exposed), _time(cost.seconds)
+    low, high = time(cost.exposed), time(cost.seconds)
     same = low.partition(" ")[2] == high.partition(" ")[2]
     return f"{low.partition(' ')[0] if same else low} .. {high}"
 
@@ -184,19 +193,21 @@ def _legend(job: Job) -> Iterator[str]:
         )
 
 
-def _time(seconds: float | None) -> str:
+def time(seconds: float | None) -> str:
+    """Seconds with a fitting unit."""
     if seconds is None:
         return MISSING
     for limit, unit, factor in ((1e-3, "us", 1e6), (1.0, "ms", 1e3)):
         if seconds < limit:
-            return f"{_digits(seconds * factor)} {unit}" if seconds else "0"
-    return f"{_digits(seconds)} s"
+            return f"{digits(seconds * factor)} {unit}" if seconds else "0"
+    return f"{digits(seconds)} s"
 
 
-def _bytes(number: float) -> str:
+def size(number: float) -> str:
+    """Bytes with a fitting unit."""
     for limit, unit in ((1e3, "B"), (1e6, "kB"), (1e9, "MB"), (1e12, "GB"), (1e15, "TB")):
         if number < limit:
-            return f"{_digits(number / limit * 1e3)} {unit}"
+            return f"{digits(number / limit * 1e3)} {unit}"
     return f"{number:.3g} B"
 
 
@@ -207,6 +218,6 @@ def _count(number: float) -> str:
     return f"{number:.3g}"
 
 
-def _digits(number: float) -> str:
+def digits(number: float) -> str:
     """Three significant digits, without an exponent."""
     return f"{number:.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2f}"

@@ -12,7 +12,7 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from nodegauge_cli.zero_text import Machine
+from nodegauge_cli.zero.communication_text import Machine
 from nodegauge_contract import ArmName, Collective, Result
 from nodegauge_contract.nccl import GRADED
 from nodegauge_judge.gpu_models import known_models
@@ -20,7 +20,7 @@ from nodegauge_judge.history.model import History
 from nodegauge_judge.nccl.expectations import Expectation
 from nodegauge_judge.nccl.extract import measure
 from nodegauge_judge.nccl.measurement import Measurement
-from nodegauge_judge.nccl.zero import Bandwidths, Curve
+from nodegauge_judge.zero.communication import Bandwidths, Curve
 from nodegauge_operator import names
 from nodegauge_operator.api.report import BandwidthStatus, Report
 
@@ -65,19 +65,24 @@ def from_results(results: Sequence[Result]) -> Machine:
 
 def from_report(report: Report) -> Machine:
     """One node, from its NodeReport."""
-    machine = _node_class([report])
+    machine = class_of([report])
     return replace(machine, title=f"{report.name}: {machine.title}", nodes=())
 
 
 def node_classes(reports: Iterable[Report]) -> list[Machine]:
     """All nodes of a cluster by class, the fastest class first, those without a measurement last."""
-    by_class: dict[tuple[str, int, str], list[Report]] = defaultdict(list)
+    machines = [class_of(nodes) for nodes in by_class(reports).values()]
+    return sorted(machines, key=lambda machine: (-_fastest(machine), machine.title))
+
+
+def by_class(reports: Iterable[Report]) -> dict[tuple[str, int, str], list[Report]]:
+    """Reports of nodes with GPUs by product, number of GPUs and interconnect, each by name."""
+    groups: dict[tuple[str, int, str], list[Report]] = defaultdict(list)
     for report in sorted(reports, key=lambda report: report.name):
         status = report.status
         if status.gpus.count:
-            by_class[status.gpus.product, status.gpus.count, status.interconnect.klass].append(report)
-    machines = [_node_class(nodes) for nodes in by_class.values()]
-    return sorted(machines, key=lambda machine: (-_fastest(machine), machine.title))
+            groups[status.gpus.product, status.gpus.count, status.interconnect.klass].append(report)
+    return groups
 
 
 def published(expectations: Iterable[Expectation]) -> list[Machine]:
@@ -140,7 +145,8 @@ def _curves(nodes: Sequence[Measurement], name: ArmName, ranks: int) -> tuple[Cu
     )
 
 
-def _node_class(reports: Sequence[Report]) -> Machine:
+def class_of(reports: Sequence[Report]) -> Machine:
+    """The machine that alike nodes are."""
     status = reports[0].status
     interconnect = status.interconnect
     joined = interconnect.klass or f"unknown interconnect ({interconnect.reason or 'not read'})"
