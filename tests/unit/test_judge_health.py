@@ -35,6 +35,7 @@ from nodegauge_judge import (
 )
 from nodegauge_judge.case import identity, lower_watts
 from nodegauge_judge.chassis.judge import CHASSIS_RULES
+from nodegauge_judge.feed.rules import FEED_RULES
 from nodegauge_judge.interconnect.p2p import examine
 from nodegauge_judge.loadtest_rules.judge import LOAD_RULES
 from nodegauge_judge.nccl.judge import NCCL_RULES, judge_nccl, regrade
@@ -405,7 +406,7 @@ def test_a_rule_says_what_it_means_when_it_applies_and_what_to_do(rule: nodegaug
 
 
 def test_every_code_has_one_rule() -> None:
-    codes = [rule.code for rule in (*HEALTH_RULES, *NCCL_RULES, *CHASSIS_RULES, *LOAD_RULES)]
+    codes = [rule.code for rule in (*HEALTH_RULES, *NCCL_RULES, *CHASSIS_RULES, *LOAD_RULES, *FEED_RULES)]
     assert len(codes) == len(set(codes))
     assert codes == list(CATALOGUE)
 

@@ -140,7 +140,7 @@ def test_activations_are_those_of_the_paper() -> None:
 @pytest.mark.parametrize(
     ("text", "params"), [("7B", 7e9), ("70b", 7e10), ("124M", 1.24e8), ("1.5e9", 1.5e9), (" 0.4 T ", 4e11)]
 )
-def test_sizes_are_read(text: str, params: float) -> None:
+def test_sizes_are_read_as_people_write_them(text: str, params: float) -> None:
     assert parse_params(text) == pytest.approx(params)
 
 
@@ -400,7 +400,7 @@ def test_a_person_reads_what_fits_who_is_left_out_and_what_to_ask_for(cluster: C
     assert "Take: NVMe offload of 8x H100 80GB HBM3, nvlink, ZeRO-3 all." in output
 
 
-def test_every_screen_fits(cluster: Cluster) -> None:
+def test_every_screen_fits_eighty_columns(cluster: Cluster) -> None:
     fleet(cluster)
     for arguments in ((), ("--model", "70B"), ("--model", "405B", "--compare", "H100", "V100")):
         lines = zero(*arguments).output.splitlines()

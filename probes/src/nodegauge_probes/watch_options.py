@@ -70,7 +70,7 @@ NUMBERS = (
     ("power-brake-seconds", 1, 0, 60, "power brake within a minute (powerBrakeWarnSeconds)"),
     ("throttle-share", 0.01, 0, 1, "share of a minute below which a slowdown is over (windowWarnShare)"),
     ("corrected-per-minute", 60, 1, 1e9, "corrected memory errors that are a change"),
-    ("feed-window", 0, 0, 3600, "seconds of one window of what GPUs wait for; 0 for none"),
+    ("feed-window", 120, 0, 3600, "seconds of one window of what GPUs wait for; 0 for none"),
     ("feed-interval", 3600, 60, 86_400, "seconds after which such a window is told if nothing changed"),
 )
 """Option, default, smallest and largest value, meaning (with the judge's threshold)."""
