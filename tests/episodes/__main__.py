@@ -21,7 +21,7 @@ from episodes.generated import generate
 from episodes.produced import RECIPES, CannotProduce, produce
 from episodes.score import Score
 
-RECORDED = Path(__file__).parent / "recorded" / "produced.jsonl"
+RECORDED = Path(__file__).parent / "recorded"
 TUNED_ON = (1, 2, 3, 4, 5)
 """Seeds that the judge's numbers were chosen with."""
 KEPT_ASIDE = (2026, 1128, 70)
@@ -30,14 +30,15 @@ PAGE = Path(__file__).parents[2] / "docs" / "episodes.md"
 BEGIN, END = "<!-- score -->", "<!-- end of score -->"
 
 
-def recorded() -> list[Episode]:
-    """Those that were produced."""
-    return [msgspec.json.decode(line, type=Episode) for line in RECORDED.read_bytes().splitlines()]
+def recorded(seed: int) -> list[Episode]:
+    """Those that were produced: for seeds that were kept aside those that were, too."""
+    file = "kept_aside.jsonl" if seed in KEPT_ASIDE else "tuned_on.jsonl"
+    return [msgspec.json.decode(line, type=Episode) for line in (RECORDED / file).read_bytes().splitlines()]
 
 
-def episodes(seed: int, made: list[Episode]) -> Iterator[Episode]:
+def episodes(seed: int) -> Iterator[Episode]:
     """`EACH` of every cause and `SOUND_ONES` sound ones: what was produced, and generated ones."""
-    rng = random.Random(seed)
+    rng, made = random.Random(seed), recorded(seed)
     count = Counter(episode.truth for episode in made)
     yield from made
     for truth, wanted in (*((cause, EACH) for cause in CAUSES), (SOUND, SOUND_ONES)):
@@ -45,16 +46,15 @@ def episodes(seed: int, made: list[Episode]) -> Iterator[Episode]:
             yield generate(truth, rng=rng)
 
 
-def _produce() -> None:
+def _produce(file: Path, *, seed: int) -> None:
     began, made = time.monotonic(), []
-    for episode in produce(seed=28, say=lambda line: print(line, flush=True)):
+    for episode in produce(seed=seed, say=lambda line: print(line, flush=True)):
         made.append(episode)
         seconds = time.monotonic() - began
         print(
             f"[{seconds:6.1f} s] {len(made)} of {len(RECIPES)}: {episode.truth}, {episode.kind}", flush=True
         )
-    RECORDED.parent.mkdir(exist_ok=True)
-    RECORDED.write_bytes(b"".join(msgspec.json.encode(episode) + b"\n" for episode in made))
+    file.write_bytes(b"".join(msgspec.json.encode(episode) + b"\n" for episode in made))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,12 +74,12 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     if options.produce:
         try:
-            _produce()
+            _produce(options.produce, seed=options.seeds[0])
         except CannotProduce as error:
             sys.exit(f"cannot produce episodes here: {error}; without --produce the recorded ones are judged")
     lines, short = [], []
     for seed in options.seeds:
-        score = Score.of(episodes(seed, recorded()))
+        score = Score.of(episodes(seed))
         kept = "kept aside" if seed in KEPT_ASIDE else "tuned on" if seed in TUNED_ON else "free"
         lines += [f"Seed {seed} ({kept}):", "", *score.matrix(), ""]
         lines += list(score.mistakes()) if options.mistakes else []

@@ -171,8 +171,8 @@ def _answer(
         return f"none here is big enough; {gpus} in one node need {least / 1e9:.0f} GB each."
     short = [(option.nodes, each.facts.name) for each, option in pairs if option.limit is Limit.NODES]
     if short:
-        nodes, name = min(short)
-        return f"too few usable nodes; {nodes} of {name} would do."
+        enough, name = min(short)
+        return f"too few usable nodes; {enough} of {name} would do."
     return "no."
 
 
