@@ -1,4 +1,4 @@
-"""`make episodes`: the score on recorded and generated episodes; `--produce` makes the recorded ones anew.
+"""`make episodes`: the score on recorded and generated episodes; `--produce` makes recorded ones anew.
 
 The recorded ones were produced on two cores; generated ones fill up what is missing of each cause, by seed.
 """
@@ -59,9 +59,7 @@ def _produce(file: Path, *, seed: int) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make episodes", description=__doc__)
-    parser.add_argument(
-        "--produce", action="store_true", help="make the produced ones anew: ten minutes, root"
-    )
+    parser.add_argument("--produce", type=Path, metavar="FILE", help="make them anew: ten minutes, root")
     parser.add_argument("--seeds", type=int, nargs="+", default=KEPT_ASIDE, help="of the generated ones")
     parser.add_argument("--mistakes", action="store_true", help="list each answer that is not the truth")
     parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")

@@ -101,13 +101,15 @@ class Score(Struct, frozen=True, kw_only=True):
             )
             yield f"| {truth} | " + " | ".join([*cells, *rates, share]) + " |"
         precision, recall = self.overall
-        wrong = Counter(a.episode.origin for a in self.answers if not a.is_right)
-        yield ""
+        right = Counter(a.episode.origin for a in self.answers if a.is_right)
+        every = Counter(a.episode.origin for a in self.answers)
         sound = sum(a.episode.truth == SOUND for a in self.answers)
+        yield ""
         yield (
             f"Precision {precision:.3f}, recall {recall:.3f}; {len(self.false_alarms)} of {sound} sound "
-            "episodes were said to starve. Answers that are not the truth: "
-            f"{wrong[Origin.PRODUCED]} of produced ones, {wrong[Origin.GENERATED]} of generated ones."
+            "episodes were said to starve. Right: "
+            + ", ".join(f"{right[origin]} of {every[origin]} {origin}" for origin in Origin)
+            + "."
         )
 
     def mistakes(self) -> Iterator[str]:
