@@ -24,7 +24,7 @@ from episodes.score import Score
 RECORDED = Path(__file__).parent / "recorded"
 TUNED_ON = (1, 2, 3, 4, 5)
 """Seeds that the judge's numbers were chosen with."""
-KEPT_ASIDE = (2026, 1128, 70)
+FRESH = (2026, 1128, 70)
 """Seeds that nobody looked at while choosing them."""
 PAGE = Path(__file__).parents[2] / "docs" / "episodes.md"
 BEGIN, END = "<!-- score -->", "<!-- end of score -->"
@@ -32,7 +32,7 @@ BEGIN, END = "<!-- score -->", "<!-- end of score -->"
 
 def recorded(seed: int) -> list[Episode]:
     """Those that were produced: for seeds that were kept aside those that were, too."""
-    file = "kept_aside.jsonl" if seed in KEPT_ASIDE else "tuned_on.jsonl"
+    file = "kept_aside.jsonl" if seed in FRESH else "tuned_on.jsonl"
     return [msgspec.json.decode(line, type=Episode) for line in (RECORDED / file).read_bytes().splitlines()]
 
 
@@ -60,7 +60,7 @@ def _produce(file: Path, *, seed: int) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make episodes", description=__doc__)
     parser.add_argument("--produce", type=Path, metavar="FILE", help="make them anew: ten minutes, root")
-    parser.add_argument("--seeds", type=int, nargs="+", default=KEPT_ASIDE, help="of the generated ones")
+    parser.add_argument("--seeds", type=int, nargs="+", default=FRESH, help="of the generated ones")
     parser.add_argument("--mistakes", action="store_true", help="list each answer that is not the truth")
     parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
     return parser
@@ -78,7 +78,7 @@ def main() -> int:
     lines, short = [], []
     for seed in options.seeds:
         score = Score.of(episodes(seed))
-        kept = "kept aside" if seed in KEPT_ASIDE else "tuned on" if seed in TUNED_ON else "free"
+        kept = "kept aside" if seed in FRESH else "tuned on" if seed in TUNED_ON else "free"
         lines += [f"Seed {seed} ({kept}):", "", *score.matrix(), ""]
         lines += list(score.mistakes()) if options.mistakes else []
         short += [f"seed {seed}: {line}" for line in score.shortfalls]

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from nodegauge_probes.feed.gpus import GpuWindow
-from nodegauge_probes.feed.window import MOMENT_S, SAMPLE_S, Places
+from nodegauge_probes.feed.window import MOMENT_S, SAMPLE_S, Roots
 from nodegauge_probes.nvml.library import Nvml
 from nodegauge_probes.runner import CallWatch
 from testbed.hardware import plug
@@ -43,11 +43,11 @@ def main() -> None:
     nvml = Nvml(watch=CallWatch(deadline=3600), pause=time.sleep)
     nvml.open()
     devices, window, sysfs = nvml.devices(), GpuWindow(), Path(os.environ["NODEGAUGE_SYSFS"])
-    places = Places(procfs=Path("/proc"), sysfs=Path("/sys"))
+    roots = Roots(procfs=Path("/proc"), sysfs=Path("/sys"))
     window.look(nvml, devices)
     look = _seconds(lambda: window.look(nvml, devices), TIMES)
     close = _seconds(lambda: window.close(nvml, devices, seconds=WINDOW_S, sysfs=sysfs), 1)
-    moment = _seconds(places.moment, TIMES)
+    moment = _seconds(roots.moment, TIMES)
     share = look / SAMPLE_S + moment / MOMENT_S + close / WINDOW_S
     print(
         f"Sampling of {len(devices)} GPUs: {1000 * look:.2f} ms every {SAMPLE_S:g} s, the machine's counters "

@@ -505,8 +505,8 @@ def generate(truth: str, *, rng: random.Random) -> Episode:
         groups=[FeedGroup(pod_uid=uid, **scene.group)] if seen else [],
         groups_unread="" if seen else "the container does not see the host's control groups",
     )
-    held = scene.kind != "nobody holds a GPU"
-    pods = (FeedPod(uid=uid, name="jobs/train", gpus=len(scene.gpus)),) if held else ()
+    allocated = scene.kind != "nobody holds a GPU"
+    pods = (FeedPod(uid=uid, name="jobs/train", gpus=len(scene.gpus)),) if allocated else ()
     kind = scene.kind + ("" if seen else ", groups unseen")
     result = Result(probe="feed", feed=feed)
     return Episode(truth=truth, kind=kind, origin=Origin.GENERATED, result=result, pods=pods)

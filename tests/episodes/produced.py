@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from episodes import SOUND, WINDOW_S, Episode, Origin
 from nodegauge_contract import FeedGpu, FeedResult, Result
 from nodegauge_judge.feed.case import FeedPod
-from nodegauge_probes.feed.window import Places, build
+from nodegauge_probes.feed.window import Roots, build
 
 PLAYED_S, WARM_S = 4.0, 0.8
 SAMPLES = 60
@@ -65,7 +65,7 @@ class Recipe(Struct, frozen=True, kw_only=True):
     supply: tuple[float, float] = (0.15, 0.6)
     quota: tuple[float, float] | None = None
     memory_mb: int = 0
-    beside: str = ""
+    background: str = ""
     pause: float = 0.0
 
 
@@ -77,7 +77,7 @@ RECIPES = (
     *(Recipe(truth="host-memory", kind="a cache smaller than the data", batch="cached", memory_mb=48),) * 10,
     *(Recipe(truth=SOUND, kind="fed", batch="light", supply=(1.5, 4.0)),) * 6,
     *(Recipe(truth=SOUND, kind="fed, one evaluation", batch="light", supply=(1.5, 4.0), pause=0.25),) * 3,
-    *(Recipe(truth=SOUND, kind="fed, checkpoint", batch="light", supply=(1.5, 4.0), beside="write"),) * 3,
+    *(Recipe(truth=SOUND, kind="fed, checkpoint", batch="light", supply=(1.5, 4.0), background="write"),) * 3,
     *(Recipe(truth=SOUND, kind="fed under a quota", batch="decode", supply=(1.6, 3.0), quota=(0.6, 0.9)),)
     * 3,
 )
@@ -128,31 +128,31 @@ class Group:
 class Trainer(threading.Thread):
     """Takes batches and occupies its GPU for `step` seconds with each."""
 
-    def __init__(self, ready: Any, room: Any) -> None:
+    def __init__(self, ready: Any, free_slots: Any) -> None:
         super().__init__(daemon=True)
         self.step, self.paused = 0.0, False
         self.busy: list[tuple[float, float]] = []
         self.taken, self.ended = 0, False
-        self._ready, self._room = ready, room
+        self._ready, self._free_slots = ready, free_slots
 
     def run(self) -> None:
         while not self.ended:
             if self.paused or not self._ready.acquire(timeout=0.05):
                 time.sleep(0.01 if self.paused else 0)
                 continue
-            self._room.release()
+            self._free_slots.release()
             began = time.monotonic()
             time.sleep(self.step)
             self.busy.append((began, time.monotonic()))
             self.taken += 1
 
 
-def _load(batch: str, path: Path, group: Group, seed: int, ready: Any, room: Any) -> None:
+def _load(batch: str, path: Path, group: Group, seed: int, ready: Any, free_slots: Any) -> None:
     """One loader."""
     group.enter()
     rng, work = random.Random(seed), BATCHES[batch](path)
     while True:
-        room.acquire()
+        free_slots.acquire()
         work(rng)
         ready.release()
 
@@ -185,11 +185,11 @@ def _cached(path: Path) -> Batch:
     file, buffer = os.open(path, os.O_RDONLY), bytearray(CHUNK)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)  # the cache of whoever wrote it has no limit
-    place = itertools.count()
+    location = itertools.count()
 
     def work(rng: random.Random) -> None:
         for _ in range(4):
-            os.preadv(file, [buffer], next(place) % FILE_MB * CHUNK)
+            os.preadv(file, [buffer], next(location) % FILE_MB * CHUNK)
 
     return work
 
@@ -236,20 +236,20 @@ def _play(recipe: Recipe, path: Path, rng: random.Random) -> tuple[Episode | Non
     with tempfile.TemporaryDirectory() as folder:
         group = Group(Path(folder))
         context, processes = multiprocessing.get_context("fork"), []
-        ready, room = context.Semaphore(0), context.Semaphore(PREFETCHED)
+        ready, free_slots = context.Semaphore(0), context.Semaphore(PREFETCHED)
         try:
             group.limit(cores=rng.uniform(*recipe.quota) if recipe.quota else 0.0, memory_mb=recipe.memory_mb)
             works = [recipe.batch] * rng.randint(*recipe.workers)
             for work in works:
-                own = (work, path, group, rng.randrange(1 << 30), ready, room)
+                own = (work, path, group, rng.randrange(1 << 30), ready, free_slots)
                 processes.append(context.Process(target=_load, args=own, daemon=True))
-            if recipe.beside:
+            if recipe.background:
                 free = (context.Semaphore(0), context.Semaphore(1 << 20))
-                own = (recipe.beside, path, group, 1, *free)
+                own = (recipe.background, path, group, 1, *free)
                 processes.append(context.Process(target=_load, args=own, daemon=True))
             for process in processes:
                 process.start()
-            return _watch(recipe, group, Path(folder), Trainer(ready, room), rng)
+            return _watch(recipe, group, Path(folder), Trainer(ready, free_slots), rng)
         finally:
             for process in processes:
                 process.kill()
@@ -269,32 +269,32 @@ def _watch(
         return None, "the loaders brought nothing"
     trainer.step = rng.uniform(*recipe.supply) / supply
     time.sleep(WARM_S)
-    places = Places(procfs=Path("/proc"), sysfs=Path("/sys"), groups=root)
+    roots = Roots(procfs=Path("/proc"), sysfs=Path("/sys"), groups=root)
     cpu = time.process_time()
-    moments = [places.moment()]
+    moments = [roots.moment()]
     pause = rng.uniform(0.2, 0.6)
     for tick in range(12):
         trainer.paused = pause <= tick / 12 < pause + recipe.pause
         time.sleep(PLAYED_S / 12)
-        moments.append(places.moment())
+        moments.append(roots.moment())
     trainer.ended = True
     began, ended = moments[0].at, moments[-1].at
     feed = build([_gpu(trainer, began, ended)], moments, seconds=ended - began)
     why = _truth(recipe, feed, own_cores=(time.process_time() - cpu) / (ended - began))
     if why:
         return None, why
-    blind = rng.random() < 0.5
-    told = (
+    unreadable = rng.random() < 0.5
+    gap = (
         {"groups": [], "groups_unread": "the container does not see the host's control groups"}
-        if blind
+        if unreadable
         else {}
     )
-    kind = recipe.kind + (", quota unseen" if blind and recipe.quota else "")
+    kind = recipe.kind + (", quota unseen" if unreadable and recipe.quota else "")
     return Episode(
         truth=recipe.truth,
         kind=kind,
         origin=Origin.PRODUCED,
-        result=Result(probe="feed", feed=replace(feed, seconds=WINDOW_S, **told)),
+        result=Result(probe="feed", feed=replace(feed, seconds=WINDOW_S, **gap)),
         pods=(FeedPod(uid=group.uid, name="jobs/train", gpus=1),),
     ), ""
 

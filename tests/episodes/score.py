@@ -32,17 +32,17 @@ class Answer(Struct, frozen=True, kw_only=True):
     """What the judge said of one episode: a cause, `unknown`, or `SOUND` for no finding of starved GPUs."""
 
     episode: Episode
-    said: str
+    named: str
 
     @property
     def is_right(self) -> bool:
-        return self.said == self.episode.truth
+        return self.named == self.episode.truth
 
 
 def ask(episode: Episode) -> Answer:
     """Have the judge answer."""
     judgement = judge_feed(episode.result, pods=episode.pods)
-    return Answer(episode=episode, said=judgement.cause or SOUND)
+    return Answer(episode=episode, named=judgement.cause or SOUND)
 
 
 class Score(Struct, frozen=True, kw_only=True):
@@ -54,11 +54,11 @@ class Score(Struct, frozen=True, kw_only=True):
     def of(cls, episodes: Iterable[Episode]) -> Score:
         return cls(answers=tuple(map(ask, episodes)))
 
-    def count(self, truth: str, said: str) -> int:
-        return sum(answer.episode.truth == truth and answer.said == said for answer in self.answers)
+    def count(self, truth: str, named: str) -> int:
+        return sum(answer.episode.truth == truth and answer.named == named for answer in self.answers)
 
     def precision(self, cause: str) -> float:
-        named = [answer for answer in self.answers if answer.said == cause]
+        named = [answer for answer in self.answers if answer.named == cause]
         return sum(answer.is_right for answer in named) / len(named) if named else 0.0
 
     def recall(self, cause: str) -> float:
@@ -68,7 +68,7 @@ class Score(Struct, frozen=True, kw_only=True):
     @property
     def overall(self) -> tuple[float, float]:
         """Precision and recall over all causes; `unknown` names none."""
-        named = [answer for answer in self.answers if answer.said in CAUSES]
+        named = [answer for answer in self.answers if answer.named in CAUSES]
         meant = [answer for answer in self.answers if answer.episode.truth in CAUSES]
         right = sum(answer.is_right for answer in meant)
         return right / len(named), right / len(meant)
@@ -76,7 +76,7 @@ class Score(Struct, frozen=True, kw_only=True):
     @property
     def false_alarms(self) -> list[Answer]:
         """Sound episodes in which GPUs are said to starve."""
-        return [a for a in self.answers if a.episode.truth == SOUND and a.said != SOUND]
+        return [a for a in self.answers if a.episode.truth == SOUND and a.named != SOUND]
 
     @property
     def shortfalls(self) -> list[str]:
@@ -85,15 +85,15 @@ class Score(Struct, frozen=True, kw_only=True):
             f"{cause}: precision {p:.2f}" for cause in CAUSES if (p := self.precision(cause)) < PRECISION
         ]
         lines += [f"{cause}: recall {r:.2f}" for cause in CAUSES if (r := self.recall(cause)) < RECALL]
-        return lines + [f"sound, {a.episode.kind}: {a.said}" for a in self.false_alarms]
+        return lines + [f"sound, {a.episode.kind}: {a.named}" for a in self.false_alarms]
 
     def matrix(self) -> Iterator[str]:
         """Markdown: rows are the truth, columns what was said."""
-        said = (*CAUSES, UNKNOWN, SOUND)
-        yield "| truth | " + " | ".join(SHORT[name] for name in said) + " | precision | recall | produced |"
-        yield "|---" * (len(said) + 4) + "|"
+        named = (*CAUSES, UNKNOWN, SOUND)
+        yield "| truth | " + " | ".join(SHORT[name] for name in named) + " | precision | recall | produced |"
+        yield "|---" * (len(named) + 4) + "|"
         for truth in TRUTHS:
-            cells = [str(self.count(truth, name) or "·") for name in said]
+            cells = [str(self.count(truth, name) or "·") for name in named]
             made = [a.episode.origin for a in self.answers if a.episode.truth == truth]
             share = f"{made.count(Origin.PRODUCED)} of {len(made)}"
             rates = (
@@ -117,4 +117,4 @@ class Score(Struct, frozen=True, kw_only=True):
         for answer in self.answers:
             if not answer.is_right:
                 episode = answer.episode
-                yield f"{episode.origin} {episode.truth} ({episode.kind}): {answer.said}"
+                yield f"{episode.origin} {episode.truth} ({episode.kind}): {answer.named}"

@@ -27,7 +27,7 @@ from nodegauge_contract.reading import PART_BYTES
 from nodegauge_probes.feed import dcgm
 from nodegauge_probes.feed.gpus import GpuWindow, swings
 from nodegauge_probes.feed.host import Counters
-from nodegauge_probes.feed.window import MOMENT_S, Moment, News, Places, build
+from nodegauge_probes.feed.window import MOMENT_S, Moment, News, Roots, build
 from support.probing import PROGRAM, Probe
 
 UID = "0b1f6b43-7a3e-4e25-9d53-6f1f7e1a2b3c"
@@ -104,13 +104,13 @@ def first(at: int) -> dict[str, str]:
 def window(folder: Path, *, before: dict[str, str], after: dict[str, str], groups: Any = None) -> FeedResult:
     """Ten seconds of a machine whose files read so."""
     now = iter((100.0, 110.0))
-    places = Places(procfs=folder / "proc", sysfs=folder / "sys", groups=folder / "cg" if groups else None)
+    roots = Roots(procfs=folder / "proc", sysfs=folder / "sys", groups=folder / "cg" if groups else None)
     write(folder / "sys/class/block/nvme0n1p1", {"partition": "1\n"})
     moments = []
     for proc, group in ((before, groups and groups(100)), (after, groups and groups(110))):
         write(folder / "proc", proc)
         write(folder / "cg", group or {})
-        moments.append(places.moment(clock=lambda: next(now)))
+        moments.append(roots.moment(clock=lambda: next(now)))
     return build([FeedGpu(index=0)], moments, seconds=10)
 
 
@@ -219,7 +219,7 @@ BUSY, IDLE, HALF = 95.0, 0.0, 55.0
 
 
 @pytest.mark.parametrize(
-    ("utilization", "told"),
+    ("utilization", "reasons"),
     [
         ((BUSY, BUSY, BUSY), ["first", "", ""]),
         ((BUSY, HALF, BUSY), ["first", "", ""]),
@@ -229,41 +229,41 @@ BUSY, IDLE, HALF = 95.0, 0.0, 55.0
     ],
     ids=["calm", "one pause", "starved from now on", "about a limit", "once an hour"],
 )
-def test_a_window_is_told_if_two_in_a_row_differ(utilization: tuple[float, ...], told: list[str]) -> None:
+def test_a_window_is_told_if_two_in_a_row_differ(utilization: tuple[float, ...], reasons: list[str]) -> None:
     news, pressure = News(interval=3600), FeedPressure(cpu=0.05, io=0, memory=0)
     windows = [
         FeedResult(gpus=[FeedGpu(index=0, utilization=value)], host=FeedHost(pressure=pressure))
         for value in utilization
     ]
-    assert [news.reason(seen, now=120.0 * n) for n, seen in enumerate(windows)] == told
+    assert [news.reason(seen, now=120.0 * n) for n, seen in enumerate(windows)] == reasons
 
 
 def test_windows_are_told_at_least_two_minutes_apart() -> None:
     news = News(interval=3600)
     windows = [FeedResult(gpus=[FeedGpu(index=0, utilization=value)]) for value in (BUSY, *(HALF,) * 4)]
-    told = [news.reason(seen, now=30.0 * n) for n, seen in enumerate(windows)]
-    assert told == ["first", "", "", "", "changed"]
+    reasons = [news.reason(seen, now=30.0 * n) for n, seen in enumerate(windows)]
+    assert reasons == ["first", "", "", "", "changed"]
 
 
 def test_a_machine_that_begins_to_stall_is_news() -> None:
     news = News(interval=3600)
-    told = []
+    reasons = []
     for n, io in enumerate((0.05, 0.15, 0.3, 0.3, 0.15, 0.15)):
         host = FeedHost(pressure=FeedPressure(io=io))
-        told.append(news.reason(FeedResult(gpus=[FeedGpu(index=0)], host=host), now=120.0 * n))
-    assert told == ["first", "", "", "changed", "", ""]
+        reasons.append(news.reason(FeedResult(gpus=[FeedGpu(index=0)], host=host), now=120.0 * n))
+    assert reasons == ["first", "", "", "changed", "", ""]
 
 
 @pytest.mark.parametrize(
-    ("said", "share"),
+    ("readings", "share"),
     [
         ([{(0, "sm_active"): 0.2}, {(0, "sm_active"): 0.4}], 0.3),
         ([Unavailable("dcgm-exporter: refused")], Unavailable("dcgm-exporter: refused")),
         ([{(1, "sm_active"): 0.2}], Unavailable("dcgm-exporter does not name this GPU")),
     ],
 )
-def test_profiling_fields_are_means_over_the_window(said: Any, share: Any) -> None:
-    (gpu,) = dcgm.added([FeedGpu(index=0)], said)
+def test_profiling_fields_are_means_over_the_window(readings: Any, share: Any) -> None:
+    (gpu,) = dcgm.added([FeedGpu(index=0)], readings)
     assert gpu.sm_active == (share if isinstance(share, Unavailable) else pytest.approx(share))
 
 

@@ -136,7 +136,7 @@ def of(gpu_index: int) -> GpuIdentity:
     )
 
 
-def found(code: str, **more: Any) -> Finding:
+def finding_of(code: str, **more: Any) -> Finding:
     return Finding(code=code, severity=Severity.FAIL, subject="", message="", **more)
 
 
@@ -207,7 +207,7 @@ def test_steps_have_the_real_device_address_and_node() -> None:
     steps = " ".join(CATALOGUE["nic-down"].steps(down, node="gpu-7"))
     assert "`mlxlink -d mlx5_0 -m`" in steps
     assert "`kubectl delete nodereport gpu-7`" in steps
-    steps = " ".join(CATALOGUE["pcie-narrow"].steps(found("pcie-narrow", gpus=[of(3)])))
+    steps = " ".join(CATALOGUE["pcie-narrow"].steps(finding_of("pcie-narrow", gpus=[of(3)])))
     assert f"`lspci -vv -s {made.pci(3)} |" in steps
 
 
@@ -220,7 +220,7 @@ def test_a_hot_gpu_s_power_limit_has_its_number(limit: int | None, least: int, a
     known = Unavailable("TIMEOUT") if limit is None else limit * 1000
     power = Power(enforced_limit_mw=known, min_limit_mw=least * 1000)
     evidence = dict(lower_watts(replace(made.h100().gpus[3], power=power)))
-    steps = " ".join(CATALOGUE["hot"].steps(found("hot", gpus=[of(3)], evidence=evidence)))
+    steps = " ".join(CATALOGUE["hot"].steps(finding_of("hot", gpus=[of(3)], evidence=evidence)))
     assert re.findall("`nvidia-smi -pl ([^`]*)`", steps) == advised
 
 
@@ -253,7 +253,7 @@ def test_what_is_found_names_its_gpus_and_has_no_placeholder(machine: Result, se
 def test_steps_for_a_machine_without_a_cluster_take_it_out_of_service_by_hand() -> None:
     """A log or a paste names no node, and a host of Ansible is none yet."""
     for rule in CATALOGUE.values():
-        finding = found(rule.code)
+        finding = finding_of(rule.code)
         for cluster in (True, False):
             steps = rule.steps(finding, node="" if cluster else "host-1", cluster=cluster)
             assert steps, rule.code

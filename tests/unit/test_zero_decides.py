@@ -18,10 +18,10 @@ import nodegauge_operator.api.report as api
 from nodegauge_cli.__main__ import main
 from nodegauge_contract import Collective
 from nodegauge_judge import Verdict
-from nodegauge_judge.zero import memory, offload
+from nodegauge_judge.zero import estimators, offload
 from nodegauge_judge.zero.communication import Bandwidths, Curve
 from nodegauge_judge.zero.decide import best, decide, largest
-from nodegauge_judge.zero.memory import GIB, Checkpointing, Offload, Optimizer, Precision
+from nodegauge_judge.zero.estimators import GIB, Checkpointing, Offload, Optimizer, Precision
 from nodegauge_judge.zero.shape import by_rule, parse_params, shape_of
 from nodegauge_judge.zero.ways import Limit, NodeClass, Option, Training, Way
 from nodegauge_operator import names
@@ -56,7 +56,7 @@ def test_memory_is_deepspeeds_to_the_byte() -> None:
         scope |= {"factor": factor, "gpus_factor": gpus / (gpus * nodes), "int": int, "max": max}
         for moved, init in product(Offload, (True, False)):
             scope["init"] = init
-            three = memory.zero3(
+            three = estimators.zero3(
                 params,
                 largest_layer=layer,
                 gpus=gpus,
@@ -65,17 +65,17 @@ def test_memory_is_deepspeeds_to_the_byte() -> None:
                 zero_init=init,
                 buffer=factor,
             )
-            found = {("3", "gpu"): three.gpu, ("3", "host"): three.host}
+            matches = {("3", "gpu"): three.gpu, ("3", "host"): three.host}
             if moved is not Offload.ALL:
-                two = memory.zero2(params, gpus=gpus, nodes=nodes, offload=bool(moved), buffer=factor)
-                found |= {("2", "gpu"): two.gpu, ("2", "host"): two.host}
-            for key, bytes in found.items():
+                two = estimators.zero2(params, gpus=gpus, nodes=nodes, offload=bool(moved), buffer=factor)
+                matches |= {("2", "gpu"): two.gpu, ("2", "host"): two.host}
+            for key, bytes in matches.items():
                 assert bytes == int(eval(STATED[(*key, moved)], {}, scope)), (key, moved, scope)
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
     """What was published, as published and as computed here: the table of docs/placement.md."""
-    two, three = memory.zero2, memory.zero3
+    two, three = estimators.zero2, estimators.zero3
     for moved, host, gpu in ((True, 127.45, 5.31), (False, 127.45, 15.93)):
         got = two(2851e6, gpus=8, offload=moved)
         yield f"ZeRO-2, 2851M, 8 GPUs{', optimizer to CPU' if moved else ''}: host, GPU", *_gb(host, gpu, got)
@@ -106,7 +106,7 @@ def rows() -> Iterator[tuple[str, str, str]]:
         yield f"ZeRO-Infinity, {what}", stated, f"{100 * reached:.0f} %"
 
 
-def _gb(host: float, gpu: float, got: memory.Needs) -> tuple[str, str]:
+def _gb(host: float, gpu: float, got: estimators.Needs) -> tuple[str, str]:
     shown = f"{got.host / GIB:.2f}, {got.gpu / GIB:.2f} GiB"
     assert shown == f"{host:.2f}, {gpu:.2f} GiB"
     return shown, shown
@@ -117,7 +117,7 @@ def test_published_numbers_are_reproduced_and_the_document_has_them() -> None:
     for row in rows():
         assert f"| {' | '.join(row)} |" in text, row
     large = [
-        memory.zero3(737.67e6, largest_layer=32.9e6, gpus=4, offload=moved).gpu >> 20 for moved in Offload
+        estimators.zero3(737.67e6, largest_layer=32.9e6, gpus=4, offload=moved).gpu >> 20 for moved in Offload
     ]
     assert large == [3291, 477, 125]
 
@@ -127,7 +127,7 @@ def test_activations_are_those_of_the_paper() -> None:
     gpt3 = shape_of(175e9)
 
     def kept(mode: Checkpointing, precision: Precision = Precision.BF16) -> float:
-        return memory.activations(gpt3, sequence=2048, batch=1, checkpointing=mode, precision=precision)
+        return estimators.activations(gpt3, sequence=2048, batch=1, checkpointing=mode, precision=precision)
 
     head = 2048 * 4 * (12288 + 50257)
     assert kept(Checkpointing.NONE) - head == pytest.approx(2048 * 12288 * 96 * (34 + 80))
@@ -236,7 +236,7 @@ def test_the_bus_costs_what_zero_infinity_says() -> None:
     """All states on the host, nothing beside: its efficiency follows from the seconds moved and computed."""
     facts, plain = replace(H100, bandwidths=None), job(70e9, sequence=1024)
     moved = offload.to_host(70e9, weights=2, all_states=True, recompute=True)
-    bus = moved.beside / (8 * 25e9)
+    bus = moved.overlapped / (8 * 25e9)
     computed = 8 * 70e9 * 1024 / (989e12 * offload.MFU)
     assert computed / (computed + bus) == pytest.approx(
         offload.efficiency(offload.ait_parameters(1024, 1), 8 * 25, 989 * offload.MFU)
@@ -246,8 +246,8 @@ def test_the_bus_costs_what_zero_infinity_says() -> None:
 
 def test_the_fewest_nodes_are_taken_and_the_best_way_is_the_plainest() -> None:
     more = ways(70e9)[Way.MORE]
-    need = memory.zero3(70e9, largest_layer=128_256 * 8192, gpus=8, nodes=more.nodes - 1)
-    assert (more.nodes, need.gpu > memory.usable(80e9)) == (3, True)
+    need = estimators.zero3(70e9, largest_layer=128_256 * 8192, gpus=8, nodes=more.nodes - 1)
+    assert (more.nodes, need.gpu > estimators.usable(80e9)) == (3, True)
     slow = replace(H100, name="slow", tflops={Precision.BF16: 100.0})
     pairs = [(facts, option) for facts in (slow, H100) for option in decide(job(7e9), facts)]
     taken = best(pairs, job(7e9))

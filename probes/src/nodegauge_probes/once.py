@@ -6,7 +6,7 @@ import os
 
 from nodegauge_probes import health, pull
 from nodegauge_probes.feed import probe as feed
-from nodegauge_probes.feed.window import Places
+from nodegauge_probes.feed.window import Roots
 from nodegauge_probes.load import probe as load
 from nodegauge_probes.nccl import probe as nccl
 from nodegauge_probes.nccl.supervisor import LOAD_S, Limits
@@ -62,10 +62,10 @@ def _load(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> Non
 
 
 def _feed(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
-    places = Places(
+    roots = Roots(
         procfs=settings.procfs, sysfs=settings.sysfs, groups=settings.control_groups, dcgm=settings.dcgm
     )
-    feed.measure(result, watch=watch, places=places, seconds=settings.seconds)
+    feed.measure(result, watch=watch, roots=roots, seconds=settings.seconds)
 
 
 MEASURE = {health.NAME: _health, nccl.NAME: _nccl, pull.NAME: _pull, load.NAME: _load, feed.NAME: _feed}

@@ -16,7 +16,7 @@ from nodegauge_cli.zero.communication_text import Machine
 from nodegauge_judge import Verdict
 from nodegauge_judge.gpu_models import Peak, known_models
 from nodegauge_judge.nccl.expectations import Expectations
-from nodegauge_judge.zero.memory import GIB, Precision
+from nodegauge_judge.zero.estimators import GIB, Precision
 from nodegauge_judge.zero.ways import NodeClass
 from nodegauge_operator import names
 from nodegauge_operator.api.offload_status import OffloadStatus
@@ -50,13 +50,13 @@ class Class(Struct, frozen=True, kw_only=True):
 def classes(reports: Iterable[Report], nodes: Mapping[str, NodeView] | None, now: float) -> list[Class]:
     """All nodes with GPUs by class, the most memory first; `nodes` is null if they are unknown."""
     groups = sources.by_class(reports)
-    found = [_class(group, nodes, now) for group in groups.values()]
-    return sorted(found, key=lambda c: (-(c.facts.gpu_bytes or 0.0) * c.facts.gpus, c.facts.name))
+    matches = [_class(group, nodes, now) for group in groups.values()]
+    return sorted(matches, key=lambda c: (-(c.facts.gpu_bytes or 0.0) * c.facts.gpus, c.facts.name))
 
 
 def published() -> list[Class]:
     """Machines of which bandwidth was published: nobody measured their hosts."""
-    found = []
+    matches = []
     for machine in sources.published(Expectations.default()):
         product = machine.title.partition("x ")[2].partition(",")[0]
         size, origin = _named_memory(product)
@@ -69,8 +69,8 @@ def published() -> list[Class]:
             bandwidths=machine.bandwidths,
         )
         if size:
-            found.append(Class(facts=facts, nodes=(), remarks=tuple(filter(None, (origin,)))))
-    return found
+            matches.append(Class(facts=facts, nodes=(), remarks=tuple(filter(None, (origin,)))))
+    return matches
 
 
 def _class(group: Sequence[Report], nodes: Mapping[str, NodeView] | None, now: float) -> Class:

@@ -52,13 +52,13 @@ def snapshot(node: str | None) -> Snapshot:
     from nodegauge_operator.kube import nodes as api
     from nodegauge_operator.kube.errors import Forbidden
 
-    found = reports(node)
+    listed = reports(node)
 
     async def read(client: Client) -> Snapshot:
         try:
-            return Snapshot(found, {view.name: view async for view in api.each(client)})
+            return Snapshot(listed, {view.name: view async for view in api.each(client)})
         except Forbidden as error:
-            return Snapshot(found, None, f"Nodes cannot be listed, so cordons are unknown: {error}")
+            return Snapshot(listed, None, f"Nodes cannot be listed, so cordons are unknown: {error}")
 
     return _with_client(read)
 

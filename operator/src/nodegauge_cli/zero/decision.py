@@ -18,7 +18,7 @@ from nodegauge_cli.zero.classes import Class, classes, published
 from nodegauge_cli.zero.communication import printed
 from nodegauge_cli.zero.options import WAYS, Options
 from nodegauge_judge.zero.decide import best, decide
-from nodegauge_judge.zero.memory import Checkpointing, Optimizer, Precision
+from nodegauge_judge.zero.estimators import Checkpointing, Optimizer, Precision
 from nodegauge_judge.zero.serve import serve
 from nodegauge_judge.zero.shape import by_rule, shape_of
 from nodegauge_judge.zero.ways import Option, Training
@@ -29,27 +29,27 @@ REFERENCE = "These are published numbers of other machines. Nothing was measured
 def show(options: Options) -> None:
     """Print the answer."""
     remarks: list[str] = []
-    found = _compared(_found(options, remarks), options.compare)
+    matches = _compared(_matches(options, remarks), options.compare)
     if options.model is None:
         if options.form == "json":
             job = Training(shape=by_rule(1e9))
             _json(
                 {
                     "remarks": remarks,
-                    "classes": [_described(c) | {"largest": overview_text.sizes(c, job)} for c in found],
+                    "classes": [_described(c) | {"largest": overview_text.sizes(c, job)} for c in matches],
                 }
             )
         else:
-            printed(overview_text.text(found, remarks=remarks))
+            printed(overview_text.text(matches, remarks=remarks))
         return
     job = _training(options, options.model)
     if options.manifest:
-        click.echo(_manifest(job, found, options), nl=False)
+        click.echo(_manifest(job, matches, options), nl=False)
     elif options.form == "json":
-        _json(document(job, found, remarks))
+        _json(document(job, matches, remarks))
     else:
-        printed(decision_text.text(job, found, remarks=remarks))
-        printed(_ratio(job, found) if options.compare else [])
+        printed(decision_text.text(job, matches, remarks=remarks))
+        printed(_ratio(job, matches) if options.compare else [])
 
 
 def _training(options: Options, params: float) -> Training:
@@ -63,7 +63,7 @@ def _training(options: Options, params: float) -> Training:
     )
 
 
-def _found(options: Options, remarks: list[str]) -> list[Class]:
+def _matches(options: Options, remarks: list[str]) -> list[Class]:
     """The classes that were asked for; not empty."""
     if sum(map(bool, (options.node, options.file, options.reference))) > 1:
         raise click.UsageError("use only one of --node, --report and --reference")
@@ -86,10 +86,10 @@ def _found(options: Options, remarks: list[str]) -> list[Class]:
     remarks.extend(filter(None, (seen.remark,)))
     if options.node and not seen.reports:
         raise click.ClickException(f"node {options.node} has no NodeReport: kubectl get nodereports")
-    found = classes(seen.reports, seen.nodes, time.time())
-    if not found:
+    matches = classes(seen.reports, seen.nodes, time.time())
+    if not matches:
         raise click.ClickException(_no_gpus(options, len(seen.reports)))
-    return found
+    return matches
 
 
 def _no_gpus(options: Options, reports: int) -> str:
@@ -101,18 +101,18 @@ def _no_gpus(options: Options, reports: int) -> str:
     return f"no GPU was read on {where} ({reports} NodeReports): kubectl describe nodereport says why"
 
 
-def _compared(found: list[Class], names: tuple[str, str] | None) -> list[Class]:
+def _compared(matches: list[Class], names: tuple[str, str] | None) -> list[Class]:
     """All, or the two whose names have these parts."""
     if names is None:
-        return found
+        return matches
     chosen = []
     for name in names:
-        matching = [each for each in found if name.lower() in each.facts.name.lower()]
+        matching = [each for each in matches if name.lower() in each.facts.name.lower()]
         if len(matching) != 1:
             several = (
                 f"{len(matching)} classes have {name!r} in their name" if matching else f"no class {name!r}"
             )
-            known = "; ".join(each.facts.name for each in found)
+            known = "; ".join(each.facts.name for each in matches)
             raise click.BadParameter(f"{several}; there are: {known}", param_hint="--compare")
         chosen += matching
     if chosen[0] is chosen[1]:
@@ -120,14 +120,14 @@ def _compared(found: list[Class], names: tuple[str, str] | None) -> list[Class]:
     return chosen
 
 
-def _taken(job: Training, found: Sequence[Class], way: str | None) -> tuple[Class, Option] | None:
-    pairs = [(each.facts, option) for each in found for option in decide(job, each.facts)]
+def _taken(job: Training, matches: Sequence[Class], way: str | None) -> tuple[Class, Option] | None:
+    pairs = [(each.facts, option) for each in matches for option in decide(job, each.facts)]
     taken = best([pair for pair in pairs if way is None or pair[1].way is WAYS[way]], job)
-    return None if taken is None else (next(c for c in found if c.facts is taken[0]), taken[1])
+    return None if taken is None else (next(c for c in matches if c.facts is taken[0]), taken[1])
 
 
-def _manifest(job: Training, found: Sequence[Class], options: Options) -> str:
-    taken = _taken(job, found, options.way)
+def _manifest(job: Training, matches: Sequence[Class], options: Options) -> str:
+    taken = _taken(job, matches, options.way)
     if taken is None:
         way = f" by way {options.way}" if options.way else ""
         raise click.ClickException(
@@ -136,9 +136,9 @@ def _manifest(job: Training, found: Sequence[Class], options: Options) -> str:
     return manifest.manifest(*taken)
 
 
-def document(job: Training, found: Sequence[Class], remarks: Sequence[str]) -> dict[str, Any]:
+def document(job: Training, matches: Sequence[Class], remarks: Sequence[str]) -> dict[str, Any]:
     """The decision as JSON: docs/placement.md describes it."""
-    taken = _taken(job, found, None)
+    taken = _taken(job, matches, None)
     return {
         "job": msgspec.to_builtins(job),
         "remarks": list(remarks),
@@ -148,7 +148,7 @@ def document(job: Training, found: Sequence[Class], remarks: Sequence[str]) -> d
                 "ways": [_way(job, o) for o in decide(job, each.facts)],
                 "serve": msgspec.to_builtins(serve(job.shape.params, each.facts)),
             }
-            for each in found
+            for each in matches
         ],
         "take": None
         if taken is None
@@ -174,9 +174,9 @@ def _json(body: dict[str, Any]) -> None:
     click.echo(json.dumps(body, indent=2))
 
 
-def _ratio(job: Training, found: Sequence[Class]) -> list[str]:
+def _ratio(job: Training, matches: Sequence[Class]) -> list[str]:
     """How much faster the first class is, way by way, where both are known."""
-    first, second = ({o.way: o for o in decide(job, each.facts)} for each in found)
+    first, second = ({o.way: o for o in decide(job, each.facts)} for each in matches)
     lines = []
     for way in [way for way in first if way in second]:
         rates = [o.tokens_per_second(job) if o.fits else None for o in (first[way], second[way])]

@@ -9,7 +9,7 @@ from nodegauge_cli.zero.classes import Class
 from nodegauge_cli.zero.communication_text import digits, size, time, wrapped
 from nodegauge_cli.zero.manifest import wishes
 from nodegauge_judge.zero.decide import NO_NETWORK, best, bigger, decide
-from nodegauge_judge.zero.memory import Offload, usable
+from nodegauge_judge.zero.estimators import Offload, usable
 from nodegauge_judge.zero.offload import MFU
 from nodegauge_judge.zero.serve import Serving, serve
 from nodegauge_judge.zero.ways import Limit, NodeClass, Option, Span, Training, Way
@@ -18,14 +18,14 @@ HEAD = ("", "", "GPUs", "GB a GPU", "a step", "tok/s", "limit")
 NAMED = 3
 
 
-def text(job: Training, found: Sequence[Class], *, remarks: Sequence[str] = ()) -> Iterator[str]:
+def text(job: Training, matches: Sequence[Class], *, remarks: Sequence[str] = ()) -> Iterator[str]:
     """All lines; `remarks` follow the heading."""
     yield from wrapped([heading(job), *remarks], indent="")
-    for each in found:
+    for each in matches:
         yield ""
         yield from block(job, each)
     yield ""
-    yield from wrapped(answers(job, found), indent="")
+    yield from wrapped(answers(job, matches), indent="")
     yield ""
     yield from wrapped(legend(), indent="")
 
@@ -131,20 +131,20 @@ def served(serving: Serving) -> str:
     return f"Serve: {size(serving.weights)} on {gpus}; streamed from host memory: {host}; from NVMe: {disk}."
 
 
-def answers(job: Training, found: Sequence[Class]) -> Iterator[str]:
+def answers(job: Training, matches: Sequence[Class]) -> Iterator[str]:
     """Bigger, more or offload, and what to ask for."""
-    pairs = [(each, option) for each in found for option in decide(job, each.facts)]
+    pairs = [(each, option) for each in matches for option in decide(job, each.facts)]
     for title, ways in (
         ("Bigger GPUs", (Way.NODE,)),
         ("More GPUs", (Way.MORE,)),
         ("Offload", (Way.CPU, Way.NVME)),
     ):
-        yield f"{title}: {_answer(job, found, [p for p in pairs if p[1].way in ways], ways)}"
+        yield f"{title}: {_answer(job, matches, [p for p in pairs if p[1].way in ways], ways)}"
     taken = best([(each.facts, option) for each, option in pairs], job)
     if taken is None:
         yield "Take: nothing here that is known to hold it."
         return
-    chosen = next(each for each in found if each.facts is taken[0])
+    chosen = next(each for each in matches if each.facts is taken[0])
     yield f"Take: {taken[1].way} of {chosen.facts.name}, {how(taken[1])}."
     if NO_NETWORK in taken[1].unknown:
         yield "Measure the network first (nccl-tests over several nodes): nodegauge does not."
@@ -154,7 +154,7 @@ def answers(job: Training, found: Sequence[Class]) -> Iterator[str]:
 
 
 def _answer(
-    job: Training, found: Sequence[Class], pairs: Sequence[tuple[Class, Option]], ways: tuple[Way, ...]
+    job: Training, matches: Sequence[Class], pairs: Sequence[tuple[Class, Option]], ways: tuple[Way, ...]
 ) -> str:
     taken = best([(each.facts, option) for each, option in pairs], job)
     if taken is not None:
@@ -167,7 +167,7 @@ def _answer(
     if any(option.fits is None for _, option in pairs):
         return "unknown; see above what was not measured."
     if ways == (Way.NODE,):
-        least, gpus = min((bigger(job, each.facts.gpus), each.facts.gpus) for each in found)
+        least, gpus = min((bigger(job, each.facts.gpus), each.facts.gpus) for each in matches)
         return f"none here is big enough; {gpus} in one node need {least / 1e9:.0f} GB each."
     short = [(option.nodes, each.facts.name) for each, option in pairs if option.limit is Limit.NODES]
     if short:

@@ -10,7 +10,7 @@ import yaml
 from nodegauge_cli.zero.classes import PRODUCT_LABEL, Class
 from nodegauge_contract import Collective
 from nodegauge_judge.zero.communication import Scheme
-from nodegauge_judge.zero.memory import GIB
+from nodegauge_judge.zero.estimators import GIB
 from nodegauge_judge.zero.ways import Option, Way
 from nodegauge_operator import names
 
@@ -39,19 +39,19 @@ class Wish(NamedTuple):
 def wishes(chosen: Class, option: Option) -> list[Wish]:
     """The labels that such nodes have, and no others that are too small or too slow."""
     facts = chosen.facts
-    found = [Wish(PRODUCT_LABEL, "In", chosen.product)] if chosen.product else []
+    matches = [Wish(PRODUCT_LABEL, "In", chosen.product)] if chosen.product else []
     if chosen.interconnect and facts.gpus > 1:
-        found.append(Wish(names.LABEL_INTERCONNECT, "In", chosen.interconnect))
+        matches.append(Wish(names.LABEL_INTERCONNECT, "In", chosen.interconnect))
     curve = facts.bandwidths.curve(Collective.ALL_GATHER) if facts.bandwidths else None
     if option.way is Way.NODE and option.scheme is not Scheme.DDP and curve and facts.gpus > 1:
-        found.append(_over(BUSBW, curve.gbps))
+        matches.append(_over(BUSBW, curve.gbps))
     if option.way in (Way.CPU, Way.NVME) and facts.h2d_all_gbps:
-        found.append(_over(H2D, facts.h2d_all_gbps))
+        matches.append(_over(H2D, facts.h2d_all_gbps))
     if option.way is Way.CPU:
-        found.append(Wish(HOST_MEMORY, "Gt", str(ceil(option.host_bytes / option.gpus / GIB) - 1)))
+        matches.append(Wish(HOST_MEMORY, "Gt", str(ceil(option.host_bytes / option.gpus / GIB) - 1)))
     if option.way is Way.NVME and facts.nvme_read_gbps:
-        found.append(_over(NVME_READ, facts.nvme_read_gbps))
-    return found
+        matches.append(_over(NVME_READ, facts.nvme_read_gbps))
+    return matches
 
 
 def _over(key: str, measured: float) -> Wish:

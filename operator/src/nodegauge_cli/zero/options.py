@@ -9,7 +9,7 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from nodegauge_judge.zero.memory import Checkpointing, Optimizer, Precision
+from nodegauge_judge.zero.estimators import Checkpointing, Optimizer, Precision
 from nodegauge_judge.zero.shape import parse_params
 from nodegauge_judge.zero.ways import Way
 

@@ -26,13 +26,13 @@ def sizes(each: Class, job: Training) -> dict[str, float | None]:
     return {str(way): largest(facts, way, job) for way in Way} | {"serve": largest_served(facts)}
 
 
-def text(found: Sequence[Class], *, remarks: Sequence[str] = ()) -> Iterator[str]:
+def text(matches: Sequence[Class], *, remarks: Sequence[str] = ()) -> Iterator[str]:
     """At most one screen of 24 lines and 80 columns for up to `ROWS` classes."""
     job = Training(shape=by_rule(1e9))
     yield from wrapped(remarks, indent="")
     table: list[tuple[str, ...]] = [HEAD]
-    answers = [sizes(each, job) for each in found[:ROWS]]
-    for each, answer in zip(found, answers, strict=False):
+    answers = [sizes(each, job) for each in matches[:ROWS]]
+    for each, answer in zip(matches, answers, strict=False):
         total = len(each.nodes) + len(each.left_out)
         nodes = f"{each.facts.usable}/{total}" if total else "-"
         table.append((each.facts.name[:NAME], nodes, *map(_size, answer.values())))
@@ -40,15 +40,15 @@ def text(found: Sequence[Class], *, remarks: Sequence[str] = ()) -> Iterator[str
     for row in table:
         cells = (c.rjust(w) if n else c.ljust(w) for n, (c, w) in enumerate(zip(row, widths, strict=True)))
         yield "  ".join(cells).rstrip()
-    yield from wrapped(_notes(found, answers, job), indent="")
+    yield from wrapped(_notes(matches, answers, job), indent="")
 
 
 def _notes(
-    found: Sequence[Class], answers: Sequence[dict[str, float | None]], job: Training
+    matches: Sequence[Class], answers: Sequence[dict[str, float | None]], job: Training
 ) -> Iterator[str]:
-    if len(found) > ROWS:
-        yield f"{len(found) - ROWS} more classes: --compare names all."
-    outside = [left_out(each) for each in found if each.left_out]
+    if len(matches) > ROWS:
+        yield f"{len(matches) - ROWS} more classes: --compare names all."
+    outside = [left_out(each) for each in matches if each.left_out]
     if outside:
         yield f"Left out: {'; '.join(outside[:2])}{'; ...' if len(outside) > 2 else ''}."
     unknown = [

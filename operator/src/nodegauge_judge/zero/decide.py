@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from msgspec.structs import replace
 
 from nodegauge_judge.zero.communication import Cost, Job, Scheme, costs
-from nodegauge_judge.zero.memory import (
+from nodegauge_judge.zero.estimators import (
     RESERVE_BYTES,
     RESERVE_SHARE,
     Needs,
@@ -152,11 +152,11 @@ def _cpu(job: Training, node_class: NodeClass) -> Option:
         return _unsettled(options[-1], node_class)
     if node_class.host_bytes is None:
         return replace(fitting[0], fits=None, unknown=(NO_HOST,), limit=Limit.UNKNOWN)
-    held = [o for o in fitting if o.host_bytes <= (node_class.host_bytes or 0.0)]
-    if not held:
+    affordable = [o for o in fitting if o.host_bytes <= (node_class.host_bytes or 0.0)]
+    if not affordable:
         least = min(fitting, key=lambda o: o.host_bytes)
         return replace(least, fits=False, limit=Limit.HOST_MEMORY)
-    chosen = replace(held[0], fits=True)
+    chosen = replace(affordable[0], fits=True)
     if node_class.h2d_all_gbps is None:
         return replace(chosen, unknown=(NO_H2D,), limit=Limit.UNKNOWN)
     return _timed(job, node_class, chosen)
@@ -214,10 +214,10 @@ def _timed(job: Training, node_class: NodeClass, option: Option) -> Option:
         unknown = (_no_peak(job, node_class), *unknown)
     gathers = (cost.seconds or 0.0) if cost else 0.0
     exposed = (cost.exposed or 0.0) if cost else 0.0
-    beside, after = sum(p[1] for p in parts), sum(p[2] for p in parts)
+    overlapped, after = sum(p[1] for p in parts), sum(p[2] for p in parts)
     longest = max((part[1] for part in parts), default=0.0)
     least = None if compute is None else max(compute + exposed, longest) + after
-    most = None if compute is None or unknown else compute + gathers + beside + after
+    most = None if compute is None or unknown else compute + gathers + overlapped + after
     seconds = {Limit.COMPUTE: compute or 0.0, Limit.BUS: gathers} | {p[0]: p[1] + p[2] for p in parts}
     limit = max(seconds, key=lambda name: seconds[name]) if compute is not None else Limit.UNKNOWN
     open_ends = unknown + ((NO_SPACE,) if option.disk_bytes else ())
@@ -253,7 +253,7 @@ def _moving(job: Training, node_class: NodeClass, option: Option) -> tuple[list[
     )
     assert node_class.h2d_all_gbps is not None
     bus = node_class.h2d_all_gbps * 1e9 * option.gpus
-    parts: list[Part] = [(Limit.HOST_BUS, moved.beside / bus, moved.after / bus)]
+    parts: list[Part] = [(Limit.HOST_BUS, moved.overlapped / bus, moved.after / bus)]
     if option.way is not Way.NVME:
         return parts, (NO_CPU,)
     disk = to_disk(
@@ -261,13 +261,13 @@ def _moving(job: Training, node_class: NodeClass, option: Option) -> tuple[list[
     )
     assert node_class.nvme_read_gbps is not None
     read = node_class.nvme_read_gbps * 1e9
-    after = (disk.read - disk.beside) / read
+    after = (disk.read - disk.overlapped) / read
     unknown: tuple[str, ...] = (NO_CPU,)
     if node_class.nvme_write_gbps is None:
         unknown = (NO_NVME_WRITE, *unknown)
     else:
         after += disk.written / (node_class.nvme_write_gbps * 1e9)
-    return [*parts, (Limit.DISK, disk.beside / read, after)], unknown
+    return [*parts, (Limit.DISK, disk.overlapped / read, after)], unknown
 
 
 def best(options: Iterable[tuple[NodeClass, Option]], job: Training) -> tuple[NodeClass, Option] | None:

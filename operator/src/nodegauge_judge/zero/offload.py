@@ -51,7 +51,7 @@ def step_flops(shape: Shape, *, sequence: int, batch: int, recompute: bool) -> f
 class Moved(Struct, frozen=True, kw_only=True):
     """Bytes of one step, all GPUs together."""
 
-    beside: float
+    overlapped: float
     """That can move while the GPUs compute: parameters to them, gradients from them."""
     after: float
     """That can only move when they are done."""
@@ -61,7 +61,7 @@ def to_host(params: float, *, weights: int, all_states: bool, recompute: bool) -
     """Over the buses to host memory.  With the optimizer alone, gradients leave and new weights come back;
     with the parameters as well, these come for each pass instead, and the new ones are where they belong."""
     passes = (3 if recompute else 2) if all_states else 0
-    return Moved(beside=(passes + 1) * weights * params, after=0 if all_states else weights * params)
+    return Moved(overlapped=(passes + 1) * weights * params, after=0 if all_states else weights * params)
 
 
 class DiskMoved(Struct, frozen=True, kw_only=True):
@@ -69,14 +69,14 @@ class DiskMoved(Struct, frozen=True, kw_only=True):
 
     read: float
     written: float
-    beside: float
+    overlapped: float
     """Of `read`, what can come while the GPUs compute."""
 
 
 def to_disk(params: float, *, weights: int, states: int, recompute: bool) -> DiskMoved:
     """Weights for each pass; the states are read and written once, as are gradients and new weights."""
     passes = (3 if recompute else 2) * weights * params
-    return DiskMoved(read=passes + states * params, written=(states + weights) * params, beside=passes)
+    return DiskMoved(read=passes + states * params, written=(states + weights) * params, overlapped=passes)
 
 
 class Streaming(Struct, frozen=True, kw_only=True):

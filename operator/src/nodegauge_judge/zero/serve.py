@@ -6,7 +6,7 @@ from math import ceil
 
 from msgspec import Struct
 
-from nodegauge_judge.zero.memory import usable
+from nodegauge_judge.zero.estimators import usable
 from nodegauge_judge.zero.offload import stream
 from nodegauge_judge.zero.ways import NodeClass
 
@@ -32,8 +32,8 @@ class Serving(Struct, frozen=True, kw_only=True):
 def serve(params: float, node_class: NodeClass) -> Serving:
     """What the class can do with 2-byte weights."""
     weights = params * WIDTH
-    room = None if node_class.gpu_bytes is None else usable(node_class.gpu_bytes)
-    fewest = None if room is None else ceil(weights / room) if room else 0
+    bytes_left = None if node_class.gpu_bytes is None else usable(node_class.gpu_bytes)
+    fewest = None if bytes_left is None else ceil(weights / bytes_left) if bytes_left else 0
     bus, disk, host = node_class.h2d_gbps, node_class.nvme_read_gbps, node_class.host_bytes
     fits = None if host is None else weights <= host
     return Serving(

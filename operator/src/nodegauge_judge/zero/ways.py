@@ -8,7 +8,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from nodegauge_judge.zero.communication import Bandwidths, Scheme
-from nodegauge_judge.zero.memory import (
+from nodegauge_judge.zero.estimators import (
     Checkpointing,
     Offload,
     Optimizer,

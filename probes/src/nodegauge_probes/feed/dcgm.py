@@ -53,11 +53,11 @@ def _number(text: str) -> float | None:
 def added(gpus: Sequence[FeedGpu], answers: Sequence[Shares | Unavailable]) -> list[FeedGpu]:
     """The GPUs with the means of what the exporter said in the window."""
     reasons = [answer for answer in answers if isinstance(answer, Unavailable)]
-    said = [answer for answer in answers if not isinstance(answer, Unavailable)]
+    readings = [answer for answer in answers if not isinstance(answer, Unavailable)]
     missing = reasons[-1] if reasons else Unavailable("dcgm-exporter does not name this GPU")
 
     def mean(index: int, name: str) -> Num:
-        values = [shares[index, name] for shares in said if (index, name) in shares]
+        values = [shares[index, name] for shares in readings if (index, name) in shares]
         return rounded(sum(values) / len(values)) if values else missing
 
     return [

@@ -126,16 +126,16 @@ def _most_stopped(before: Group, after: Group, seconds: float) -> tuple[Num, Num
 
 def _pods(base: Path) -> Iterator[tuple[str, Path]]:
     """Folders of pods, by walking what may hold them; bounded."""
-    waiting, seen, found = [(base, 0)], 0, 0
+    waiting, seen, matches = [(base, 0)], 0, 0
     while waiting:
         folder, depth = waiting.pop()
         for name in _folders(folder):
             seen += 1
-            if seen > MOST_FOLDERS or found >= MOST_PODS:
+            if seen > MOST_FOLDERS or matches >= MOST_PODS:
                 return
             match = _POD.fullmatch(name)
             if match:
-                found += 1
+                matches += 1
                 yield match[1].replace("_", "-")[:64], folder / name
             elif depth < DEEPEST and _GROUPS.search(name):
                 waiting.append((folder / name, depth + 1))
@@ -161,7 +161,7 @@ def _read_second(root: Path, path: Path) -> Group:
     memory_max = content(folder / "memory.max")
     return Group(
         usage_us=entry(stat, "usage_usec"),
-        quotas={name: _quota_second(place) for name, place in _parts(folder)},
+        quotas={name: _quota_second(location) for name, location in _parts(folder)},
         cpuset=_cpus(content(folder / "cpuset.cpus.effective")),
         stalls=pressure.read(folder, suffix=".pressure"),
         memory=whole(folder / "memory.current"),
@@ -191,7 +191,7 @@ def _read_first(root: Path, path: Path) -> Group:
     refaults = entry(stat, "workingset_refault_file")
     return Group(
         usage_us=usage if isinstance(usage, Unavailable) else usage // 1000,
-        quotas={name: _quota_first(place) for name, place in _parts(file("cpu", "cpu.stat").parent)},
+        quotas={name: _quota_first(location) for name, location in _parts(file("cpu", "cpu.stat").parent)},
         cpuset=_cpus(content(file("cpuset", "cpuset.cpus"))),
         stalls=pressure.read(root / "unified" / path, suffix=".pressure"),
         memory=whole(file("memory", "memory.usage_in_bytes")),

@@ -234,18 +234,18 @@ def _rdma(sysfs: Path) -> dict[str, tuple[Int, Int, Num]]:
     folder = sysfs / "class/infiniband"
     for device in listing(folder):
         for port in listing(folder / device / "ports"):
-            place = folder / device / "ports" / port
-            words = [_bytes(place / "counters" / f"port_{way}_data") for way in ("rcv", "xmit")]
-            text = content(place / "rate")
+            location = folder / device / "ports" / port
+            counts = [_bytes(location / "counters" / f"port_{way}_data") for way in ("rcv", "xmit")]
+            text = content(location / "rate")
             match = re.match(r"(\d+(?:\.\d+)?) Gb/sec", text) if isinstance(text, str) else None
             gbps: Num = float(match[1]) if match else Unavailable("no rate in sysfs")
-            rows[f"{device}/{port}"[:64]] = (words[0], words[1], gbps)
+            rows[f"{device}/{port}"[:64]] = (counts[0], counts[1], gbps)
     return rows
 
 
 def _bytes(path: Path) -> Int:
-    words = whole(path)
-    return words if isinstance(words, Unavailable) else words * 4
+    counts = whole(path)
+    return counts if isinstance(counts, Unavailable) else counts * 4
 
 
 def _mounts(procfs: Path) -> tuple[Int, Int]:

@@ -47,7 +47,7 @@ class Moment(Struct, frozen=True, kw_only=True):
     dcgm: dcgm.Shares | Unavailable = dcgm.UNASKED
 
 
-class Places(Struct, frozen=True, kw_only=True):
+class Roots(Struct, frozen=True, kw_only=True):
     """Where to read; `groups`: the host's control groups, None if the container does not see them; `dcgm`:
     address of an exporter, or empty."""
 
@@ -67,8 +67,8 @@ class Places(Struct, frozen=True, kw_only=True):
 class HostWatch:
     """Takes moments in a thread of its own: a network card with dead firmware makes sysfs wait."""
 
-    def __init__(self, places: Places, *, every: float = MOMENT_S) -> None:
-        self._places, self._every = places, every
+    def __init__(self, roots: Roots, *, every: float = MOMENT_S) -> None:
+        self._roots, self._every = roots, every
         self._never = threading.Event()
         self.moments: deque[Moment] = deque(maxlen=400)
         self.failure = ""
@@ -81,7 +81,7 @@ class HostWatch:
     def _work(self) -> None:
         while True:
             try:
-                self.moments.append(self._places.moment())
+                self.moments.append(self._roots.moment())
             except (
                 Exception
             ) as error:  # what the machine gave is a gap then, and the GPUs go on being watched
@@ -171,14 +171,14 @@ class FeedWatch:
 
     def __init__(
         self,
-        places: Places,
+        roots: Roots,
         *,
         window: float,
         interval: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.host = HostWatch(places)
-        self._places, self._window, self._clock = places, window, clock
+        self.host = HostWatch(roots)
+        self._roots, self._window, self._clock = roots, window, clock
         self._news, self._gpus = News(interval=interval), GpuWindow()
         self._began = self._sampled = clock()
 
@@ -191,7 +191,7 @@ class FeedWatch:
         if now - self._began < self._window:
             return None
         seconds, since, self._began = now - self._began, self._began - MOMENT_S, now
-        gpus = self._gpus.close(nvml, devices, seconds=seconds, sysfs=self._places.sysfs)
+        gpus = self._gpus.close(nvml, devices, seconds=seconds, sysfs=self._roots.sysfs)
         inside = [moment for moment in list(self.host.moments) if since <= moment.at <= now]
         result = build(gpus, inside, seconds=seconds, failure=self.host.failure)
         why = self._news.reason(result, now=now)

@@ -27,7 +27,7 @@ from msgspec import Struct
 from nodegauge_contract import FeedResult, Problem, ProblemKind, Result
 from nodegauge_probes import health
 from nodegauge_probes.feed import probe as feed
-from nodegauge_probes.feed.window import FeedWatch, Places
+from nodegauge_probes.feed.window import FeedWatch, Roots
 from nodegauge_probes.host import kernel, kernel_events
 from nodegauge_probes.nvml.library import Skip
 from nodegauge_probes.nvml.results import NvmlUnusable
@@ -340,8 +340,8 @@ class Watcher:
             if time.monotonic() >= next_look:
                 began = time.monotonic()
                 self._reader.look()
-                if self._resident.feed is not None and (told := self._reader.feed(self._resident.feed)):
-                    self._resident.tell(*told)
+                if self._resident.feed is not None and (news := self._reader.feed(self._resident.feed)):
+                    self._resident.tell(*news)
                 ended = time.monotonic()
                 next_look = max(began + options.poll, ended + options.poll * SHORTEST_PAUSE)
                 with self._resident.lock:
@@ -410,10 +410,10 @@ def _feed(settings: Settings) -> FeedWatch | None:
     options, reading = settings.options, settings.reading
     if not options.feed_window:
         return None
-    places = Places(
+    roots = Roots(
         procfs=reading.procfs, sysfs=reading.sysfs, groups=settings.control_groups, dcgm=settings.dcgm
     )
-    return FeedWatch(places, window=options.feed_window, interval=options.feed_interval)
+    return FeedWatch(roots, window=options.feed_window, interval=options.feed_interval)
 
 
 def say(text: str) -> None:
