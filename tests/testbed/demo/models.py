@@ -14,7 +14,7 @@ from testbed.errors import TestbedError
 def decide(session: Session) -> None:
     """The largest model of each class; and a model for which nobody measured enough."""
     session.say("nodegauge zero, on this cluster: which models its nodes hold, and a 70B one")
-    for arguments in ((), ("--model", "70B", "--compare", "H100", "GB200")):
+    for arguments in ((), ("--model", "70B", "--compare", "HBM3, nvlink", "GB200")):
         command = [sys.executable, "-P", "-m", "nodegauge_cli", "zero", *arguments]
         own = {"KUBECONFIG": str(session.testbed.control_plane.kubeconfig), "COLUMNS": "80"}
         done = subprocess.run(
