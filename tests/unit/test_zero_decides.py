@@ -379,6 +379,11 @@ def fleet(cluster: Cluster) -> None:
     cluster.add(report("c-1", gpus=api.GpusStatus()))
 
 
+def test_nodes_are_not_counted_for_memory_that_nobody_read(cluster: Cluster) -> None:
+    cluster.add(report("g-1", product="NVIDIA GB200"))
+    assert "more nodes ZeRO-3 - ?/? - - unknown" in flat(zero("--model", "70B"))
+
+
 def test_a_person_reads_what_fits_who_is_left_out_and_what_to_ask_for(cluster: Cluster) -> None:
     fleet(cluster)
     output = flat(zero("--model", "7B"))

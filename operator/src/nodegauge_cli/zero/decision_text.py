@@ -68,8 +68,10 @@ def left_out(each: Class) -> str:
 def row(job: Training, facts: NodeClass, option: Option) -> tuple[str, ...]:
     """Way, how, GPUs, memory, time, throughput, limit."""
     gpus = f"{option.nodes}x{option.gpus}" if option.nodes > 1 else str(option.gpus)
-    if option.way is Way.MORE and option.limit is Limit.GPU_MEMORY:
+    uncounted = option.way is Way.MORE and facts.gpu_bytes is None  # how many would do is unknown
+    if uncounted or (option.way is Way.MORE and option.limit is Limit.GPU_MEMORY):
         gpus = "-"
+    needs = "?" if uncounted else f"{option.gpu_bytes / 1e9:.0f}"
     if option.way is Way.NODE and option.fits and option.fewest < option.gpus:
         gpus = f"{option.fewest}..{option.gpus}"
     has = f"/{usable(facts.gpu_bytes) / 1e9:.0f}" if facts.gpu_bytes else "/?"
@@ -82,7 +84,7 @@ def row(job: Training, facts: NodeClass, option: Option) -> tuple[str, ...]:
         str(option.way).removesuffix(" offload"),
         how(option),
         gpus,
-        f"{option.gpu_bytes / 1e9:.0f}{has}",
+        f"{needs}{has}",
         span(option.step) if option.fits else "-",
         "-" if rate is None else f"{'' if option.step.most else '<'}{_thousands(rate)}",
         answer,
