@@ -83,14 +83,14 @@ class ReadingClient:
     """Writes parts of this node's object.  Not for several threads at once."""
 
     def __init__(self, server: Server, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.server = self._place = server
+        self.server = server
         self._clock = clock
         self._connection: http.client.HTTPSConnection | None = None
         self._used_at = 0.0
 
     def identity(self) -> Identity:
         """Who writes.  Raises `BadToken`."""
-        return identity_of(read_token(self._place.folder / "token"))
+        return identity_of(read_token(self.server.folder / "token"))
 
     def write(self, name: str, part: Part, *, timeout: float = TIMEOUT_S, dry_run: bool = False) -> None:
         """Replace one part of the node's object; `dry_run`: only try whether that would be taken, by the
@@ -140,7 +140,7 @@ class ReadingClient:
                 self.close()
                 # A server may close a connection that was kept; it has not read this request then.
                 if fresh or not isinstance(error, CLOSED):
-                    where = f"{self._place.host}:{self._place.port}"
+                    where = f"{self.server.host}:{self.server.port}"
                     raise Refused(
                         f"no answer from the API server at {where}: {error or type(error).__name__}"
                     ) from None
@@ -149,7 +149,7 @@ class ReadingClient:
     def _ask(
         self, method: str, path: str, data: bytes, content: str, timeout: float
     ) -> tuple[int, str, float]:
-        token = read_token(self._place.folder / "token")
+        token = read_token(self.server.folder / "token")
         connection = self._connected(timeout)
         headers = {
             "Authorization": f"Bearer {token}",
@@ -168,9 +168,9 @@ class ReadingClient:
 
     def _connected(self, timeout: float) -> http.client.HTTPSConnection:
         if self._connection is None:
-            context = ssl.create_default_context(cafile=str(self._place.folder / "ca.crt"))
+            context = ssl.create_default_context(cafile=str(self.server.folder / "ca.crt"))
             self._connection = http.client.HTTPSConnection(
-                self._place.host, self._place.port, timeout=timeout, context=context
+                self.server.host, self.server.port, timeout=timeout, context=context
             )
         self._connection.timeout = timeout
         if self._connection.sock is not None:

@@ -72,7 +72,7 @@ class HostWatch:
         self._never = threading.Event()
         self.moments: deque[Moment] = deque(maxlen=400)
         self.failure = ""
-        """Why the last reading failed, if one did."""
+        """Why the last reading failed; empty if it did not."""
 
     def start(self) -> None:
         """Begin."""
@@ -82,6 +82,7 @@ class HostWatch:
         while True:
             try:
                 self.moments.append(self._roots.moment())
+                self.failure = ""
             except (
                 Exception
             ) as error:  # what the machine gave is a gap then, and the GPUs go on being watched
