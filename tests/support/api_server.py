@@ -26,11 +26,12 @@ EVENTS = "/api/v1/namespaces/default/events"
 POLICIES = f"/apis/{names.API_VERSION}/{names.POLICY_PLURAL}"
 REPORTS = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
 READINGS = f"/apis/{names.API_VERSION}/{names.READING_PLURAL}"
+HISTORIES = f"/apis/{names.API_VERSION}/{names.HISTORY_PLURAL}"
 CHASSIS = f"/apis/{names.API_VERSION}/{names.CHASSIS_PLURAL}"
 DAEMONSETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
 ADMISSION, BINDINGS = (path.rpartition("/")[0] for path in (admission.POLICY, admission.BINDING))
 CORE = (NODES, PODS, EVENTS, DAEMONSETS, LEASES, ADMISSION, BINDINGS)
-COLLECTIONS = (*CORE, POLICIES, REPORTS, READINGS, CHASSIS)
+COLLECTIONS = (*CORE, POLICIES, REPORTS, READINGS, CHASSIS, HISTORIES)
 EFFECTS = {"NoSchedule", "PreferNoSchedule", "NoExecute"}
 CUSTOM = {POLICIES: names.POLICY_PLURAL, REPORTS: names.REPORT_PLURAL, READINGS: names.READING_PLURAL}
 
@@ -198,8 +199,8 @@ class FakeApiServer:
 
     def _check(self, path: str, body: Body) -> None:
         json.dumps(body)
-        if path in CUSTOM:
-            wrong = schema.errors(body | {"metadata": {}}, schema.schema(CUSTOM[path]))
+        if kind := CUSTOM.get(path) or {HISTORIES: names.HISTORY_PLURAL}.get(path):
+            wrong = schema.errors(body | {"metadata": {}}, schema.schema(kind))
             if wrong:
                 raise ApiError(422, "Invalid", "; ".join(wrong))
         if path == NODES:

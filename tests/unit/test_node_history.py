@@ -1,14 +1,22 @@
-"""A NodeHistory's days as text, and what they say together."""
+"""A NodeHistory: its days as text and what they say together; when it is written, and when it goes."""
 
 from __future__ import annotations
 
 from datetime import date, timedelta
+from typing import Any
 
 import pytest
 
 from nodegauge_judge import Verdict
 from nodegauge_operator.api.node_history import Day, day_text, parse_day, parse_node_history
+from nodegauge_operator.core.node_history import KEPT_SECONDS, SPREAD_SECONDS
 from nodegauge_operator.core.trend import trend
+from nodegauge_operator.kube.errors import NotFound, Refused, Unavailable
+from nodegauge_operator.reconcile.histories import Histories
+from support.api_server import HISTORIES, NODES
+from support.objects import INTERVAL
+from support.operator import SteppedOperator, one_node
+from support.virtual_time import drive
 
 TEXT = "allReduce=463 tflops=612.5 hottest=74 throttled=0 spare=812 gpus=7/8 verdict=warn driver=550.90.07"
 DAY = Day(
@@ -65,3 +73,79 @@ def test_versions_and_throttling_have_their_day() -> None:
     }
     throttled = "throttled 340 s on 1 of 2 days, last on 23 Nov"
     assert trend(days) == [throttled, "driver changed on 23 Nov: 535.1 to 550.2"]
+
+
+WRITE = f"PATCH {HISTORIES}/node-1"
+DAY_SECONDS = 86_400.0
+
+
+def history(operator: SteppedOperator) -> dict[str, Any]:
+    return operator.cluster.objects[HISTORIES].get("node-1", {}).get("status", {})
+
+
+def codes(operator: SteppedOperator) -> list[str] | None:
+    record = history(operator).get("record")
+    return None if record is None else [fault["code"] for fault in record["faults"]]
+
+
+def tidied(operator: SteppedOperator) -> bool:
+    """After an hourly look at histories of nodes that are gone: whether that of node-1 is there."""
+    clock = operator.cluster.clock
+    drive(Histories(client=operator.client, cache=operator.cache, clock=clock, monotonic=clock).look())
+    return "node-1" in operator.cluster.objects[HISTORIES]
+
+
+@pytest.mark.usefixtures("stated_answers")
+def test_a_fault_is_recorded_when_it_changes_and_a_day_when_it_is_over() -> None:
+    operator = one_node()
+    for answers, writes, known in (
+        ("", 0, None),
+        ("gpu-lost=b", 2, ["gpu-lost"]),  # the first write finds nothing to merge into, and makes it
+        ("gpu-lost=b", 3, ["gpu-lost"]),  # now it is gated
+        ("gpu-lost=b", 3, ["gpu-lost"]),
+    ):
+        operator.measure(answers)
+        written = [line for line in operator.client.log if HISTORIES in line]
+        assert (len(written), codes(operator)) == (writes, known)
+    assert history(operator)["record"]["faults"][0]["steps"], "its texts are whole"
+    operator.restart()
+    operator.measure("gpu-lost=b", after=DAY_SECONDS + SPREAD_SECONDS)
+    assert operator.client.log.count(WRITE) == 1
+    first, second = sorted(operator.status["days"] | history(operator)["days"])
+    assert parse_day(history(operator)["days"][first]).verdict is Verdict.FAIL
+    assert second in history(operator)["days"], "the day before is in the report until the next run says so"
+    operator.measure("gpu-lost=b")
+    assert list(operator.status["days"]) == [second]
+    assert operator.client.log.count(WRITE) == 1
+
+
+@pytest.mark.usefixtures("stated_answers")
+@pytest.mark.parametrize("error", [Refused("denied"), NotFound("no such resource"), Unavailable("503")])
+def test_a_history_that_cannot_be_written_holds_nothing_back(error: Exception) -> None:
+    operator = one_node()
+    operator.measure()
+    operator.client.refuse = lambda _verb, path: error if path.startswith(HISTORIES) else None
+    for _ in range(3):
+        operator.measure("gpu-lost=b")
+    assert operator.cluster.faults()
+    assert operator.probe["lastRun"]["number"] == 4
+    assert bool(operator.reconciler.obstacles.counts("default")) is not isinstance(error, Unavailable)
+    operator.heal()
+    operator.measure("gpu-lost=b")
+    assert codes(operator) == ["gpu-lost"]
+
+
+@pytest.mark.usefixtures("stated_answers")
+@pytest.mark.parametrize(("answers", "kept"), [("", False), ("gpu-lost=b", True)])
+def test_only_a_node_that_had_a_fault_is_outlived_by_its_history(answers: str, kept: bool) -> None:
+    operator = one_node()
+    operator.measure(answers)
+    operator.measure(after=DAY_SECONDS + SPREAD_SECONDS)
+    assert tidied(operator), "the node is there"
+    operator.cluster.remove(NODES, "node-1")
+    operator.catch_up()
+    assert tidied(operator) is kept
+    operator.cluster.pass_time(KEPT_SECONDS - INTERVAL)
+    assert tidied(operator) is kept
+    operator.cluster.pass_time(INTERVAL)
+    assert not tidied(operator)

@@ -65,14 +65,16 @@ def judged(**known: Any) -> ReportStatus:
 
 
 def up_to_date(report: AReport, *, at: float = NOW) -> dict[str, Any]:
-    """A node that carries all that its report asks for, whose event has been posted."""
+    """A node that carries all that its report asks for, whose event and history have been written."""
     change = report.status.change
-    return {
+    known: dict[str, Any] = {
         "node": NODE.carrying(report.status.desired),
         "report": report,
         "now": at,
         "posted": (change.run, change.reason) if change else ("", ""),
     }
+    history = outlets.HISTORY.difference(make_context(**known), report.status)
+    return known | {"written": history.written if history else None}
 
 
 def test_a_report_of_the_machine_before_counts_as_absent() -> None:

@@ -24,6 +24,10 @@ CHASSIS_KIND, CHASSIS_PLURAL = "ChassisReading", "chassisreadings"
 CHASSIS_CRD = f"{CHASSIS_PLURAL}.{GROUP}"
 """What the BMC reader writes; the operator works without it."""
 
+HISTORY_KIND, HISTORY_PLURAL = "NodeHistory", "nodehistories"
+HISTORY_CRD = f"{HISTORY_PLURAL}.{GROUP}"
+"""What outlives a node; the operator works without it, and says that it is missing."""
+
 FIELD_MANAGER = "nodegauge"
 """Field manager of all our writes: managedFields then show which labels are ours."""
 

@@ -1,4 +1,4 @@
-"""Where the operator says on a node what it knows: labels and taints, the condition, events.
+"""Where the operator says what it knows of a node: labels and taints, the condition, events, its history.
 
 An outlet compares what should stand there with what stands, and names the write that comes next.  The API
 server may refuse a write (an admission policy or webhook, missing rights): `Context.declined` has what it has
@@ -16,7 +16,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.policy import Mode
 from nodegauge_operator.api.report import DesiredTaint, ReportStatus, unstamp
-from nodegauge_operator.core import events
+from nodegauge_operator.core import events, node_history
 from nodegauge_operator.core.actions import (
     TAINTS,
     PatchNode,
@@ -25,6 +25,7 @@ from nodegauge_operator.core.actions import (
     Refusal,
     SetCondition,
     Step,
+    WriteHistory,
     key_of,
 )
 from nodegauge_operator.core.context import Context, Snapshot
@@ -105,11 +106,21 @@ class Events(Outlet):
         return event(context, status.change)
 
 
+class History(Outlet):
+    """The NodeHistory, which outlives the node."""
+
+    writes = WriteHistory
+
+    def difference(self, context: Context, status: ReportStatus) -> WriteHistory | None:
+        return node_history.next_write(context, status)
+
+
 MARKS = Marks()
 CONDITION = Condition()
 LASTING: tuple[Outlet, ...] = (MARKS, CONDITION)
 """What stands on a node until it is changed."""
 EVENTS = Events()
+HISTORY = History()
 
 
 def event(context: Context, change: Change | None) -> PostEvent | None:
@@ -145,6 +156,9 @@ def refusals(context: Context) -> Iterator[Refusal]:
         yield Refusal(names.Obstacle.CONDITION, what, declined[SetCondition])
     if PatchReport in declined:
         yield Refusal(names.Obstacle.REPORT, "the report", declined[PatchReport])
+    history = HISTORY.difference(context, status)
+    if history is not None and (message := declined.get(key_of(history))):
+        yield Refusal(names.Obstacle.WRITE, "the history (NodeHistory)", message)
 
 
 def without_refused(snapshot: Snapshot, patch: PatchNode) -> PatchNode | None:

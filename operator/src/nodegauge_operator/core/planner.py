@@ -11,7 +11,7 @@ order (ADR 0035):
 2. patch the node if what a reading, time or the policy says of it differs: schedulers and drains wait for
    that;
 3. patch the report's status: a run is judged once;
-4. condition, then event, unless a newer reading waits;
+4. condition, then event, then history, unless a newer reading waits;
 5. delete the pod.
 """
 
@@ -52,6 +52,7 @@ from nodegauge_operator.core.decision import decide
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.outlets import (
     EVENTS,
+    HISTORY,
     LASTING,
     MARKS,
     event,
@@ -88,6 +89,7 @@ def next_step(snapshot: Snapshot) -> Step | None:
         or _update_report(context)
         or _bring_in_line(context)
         or EVENTS.next_write(context, context.status)
+        or HISTORY.next_write(context, context.status)
         or _delete_old_pods(context)
         or _start_run(context)
     )

@@ -14,6 +14,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
+from nodegauge_judge import Verdict
 from nodegauge_operator.api.node_history import Day
 
 CHANGE_SHARE = 0.05
@@ -54,7 +55,7 @@ class Level(NamedTuple):
 
 def trend(days: Mapping[str, Day]) -> list[str]:
     """Sentences about the days, `days` by date (`2026-11-24`): each value with its last change, throttling,
-    versions that changed, and days that are missing."""
+    versions that changed, and days on which nothing was read."""
     known = {day: days[text] for text in sorted(days) if (day := _date(text)) is not None}
     if not known:
         return []
@@ -107,8 +108,8 @@ def _versions(days: Mapping[date, Day]) -> Iterator[str]:
 
 
 def _gaps(days: Mapping[date, Day]) -> Iterator[str]:
-    of = _length(list(days))
-    if missing := of - len(days):
+    of, read = _length(list(days)), sum(each.verdict is not Verdict.UNKNOWN for each in days.values())
+    if missing := of - read:
         yield f"no reading on {missing} of {of} days"
 
 
