@@ -73,6 +73,7 @@ WRITES = {
     ("operator", "nodegauge.dev", "nodereports"): {"create", "delete"},
     ("operator", "nodegauge.dev", "nodereports/status"): {"patch"},
     ("operator", "nodegauge.dev", "nodereadings"): {"delete"},
+    ("operator", "nodegauge.dev", "nodehistories"): {"create", "patch", "delete"},
     ("probe", "nodegauge.dev", "nodereadings"): {"create", "patch"},
     ("operator", "apps", "daemonsets"): {"create", "patch", "delete"},
     ("operator", "", "events"): {"create"},
@@ -88,6 +89,7 @@ WRITES = {
     ("cleanup", "coordination.k8s.io", "leases"): {"delete"},
     ("cleanup", "nodegauge.dev", "nodereports"): {"delete"},
     ("cleanup", "nodegauge.dev", "nodereadings"): {"delete"},
+    ("cleanup", "nodegauge.dev", "nodehistories"): {"delete"},
     ("cleanup", "nodegauge.dev", "gpuvalidationpolicies"): {"delete"},
 }
 """Everything that may be written: component, group, resource, verbs.  A new line needs a reason in review."""
@@ -117,7 +119,7 @@ def test_people_read_all_and_those_who_edit_change_policies(helm: Helm) -> None:
     assert takes_in == {"view": {"view"}, "edit": {"view", "edit"}, "admin": {"view", "edit"}}
     [rule] = ours["view"]["rules"]
     assert rule["verbs"] == ["get", "list", "watch"]
-    assert {"gpuvalidationpolicies", "nodereports", "nodereadings"} <= {*rule["resources"]}
+    assert {"gpuvalidationpolicies", "nodereports", "nodereadings", "nodehistories"} <= {*rule["resources"]}
 
 
 NAMESPACED = {"pods", "events", "leases", "deployments/scale", "daemonsets", "secrets", "configmaps"}

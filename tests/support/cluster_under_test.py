@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GROUP = "/apis/nodegauge.dev/v1alpha1"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
-PER_NODE = ("nodereports", "nodereadings", "chassisreadings")
+PER_NODE = ("nodereports", "nodereadings", "nodehistories", "chassisreadings")
 OURS = "nodegauge.dev/"
 AT_ONCE = {"enterRuns": 1, "leaveRuns": 1, "dwell": "1s", "probationAfter": []}
 """Hysteresis of a policy: one run sets a taint, and one lifts it."""

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from nodegauge_cli.cleanup import command
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import Conflict, Forbidden, KubeError, NotFound, Refused
-from support.api_server import DAEMONSETS, NAMESPACE, NODES, PODS, POLICIES, REPORTS
+from support.api_server import DAEMONSETS, HISTORIES, NAMESPACE, NODES, PODS, POLICIES, REPORTS
 from support.cleaning import CLEAN, DEPLOYMENTS, FOREIGN, MARKS, TAINTS, DirtyCluster, failing
 from support.client import unavailable
 
@@ -238,16 +238,24 @@ def test_without_the_crds_the_rest_is_cleaned(dirty: DirtyCluster) -> None:
 
 
 @pytest.mark.parametrize(("release", "left"), [("ng", ["other", "theirs"]), ("", ["theirs"])])
-def test_watch_daemonsets_of_the_release_are_removed(
+def test_watch_daemonsets_and_histories_of_the_release_are_removed(
     dirty: DirtyCluster, release: str, left: list[str]
 ) -> None:
+    """Also the history of a node that is gone."""
     instance = "app.kubernetes.io/instance"
     marks = {"own": {instance: "ng"}, "other": {instance: "other"}}
     for name in ("own", "other", "theirs"):
         labels = marks[name] | {names.WATCH_SET: name} if name in marks else {}
         dirty.cluster.create(DAEMONSETS, {"metadata": {"name": name, "labels": labels}, "spec": {}})
+    for name, by in (("gone", "ng"), ("other", "other")):
+        written = {"status": {"installation": f"{NAMESPACE}/{by}"}}
+        dirty.cluster.create(HISTORIES, {"metadata": {"name": name}} | written)
     dirty.clean(release=release)
     assert sorted(dirty.cluster.objects[DAEMONSETS]) == left
+    assert ("gone" in dirty.cluster.objects[HISTORIES], "other" in dirty.cluster.objects[HISTORIES]) == (
+        False,
+        bool(release),
+    )
 
 
 def test_a_dry_run_lists_everything(dirty: DirtyCluster, capsys: pytest.CaptureFixture[str]) -> None:

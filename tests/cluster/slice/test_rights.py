@@ -33,8 +33,13 @@ SELDOM: dict[Right, str] = {
     (OPERATOR, "", "pods", "get"): "adopt the pod of a run whose creation nobody confirmed",
     (OPERATOR, "nodegauge.dev", "nodereports", "get"): "read again after a conflict",
     (OPERATOR, "nodegauge.dev", "nodereadings", "get"): "a pod ended before its reading was seen",
+    **{
+        (OPERATOR, "nodegauge.dev", "nodehistories", verb): "a day is over, a fault begins, or a node is gone"
+        for verb in ("get", "list", "create", "patch", "delete")
+    },
     (OPERATOR, "apps", "daemonsets", "create"): "a server-side apply, logged as patch",
     (CLEANUP, "", "nodes", "get"): "read again after a conflict",
+    (CLEANUP, "nodegauge.dev", "nodehistories", "delete"): "only where a fault or a day was written",
     (CLEANUP, "", "pods", "delete"): "only runs that are under way at the uninstall",
     (WRITER, "nodegauge.dev", "gpuvalidationpolicies", "create"): "a server-side apply, logged as patch",
 }

@@ -11,8 +11,9 @@ order (ADR 0035):
 2. patch the node if what a reading, time or the policy says of it differs: schedulers and drains wait for
    that;
 3. patch the report's status: a run is judged once;
-4. condition, then event, then history, unless a newer reading waits;
-5. delete the pod.
+4. condition, then event, unless a newer reading waits;
+5. delete the pod;
+6. write what outlives the node.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ def next_step(snapshot: Snapshot) -> Step | None:
         or _update_report(context)
         or _bring_in_line(context)
         or EVENTS.next_write(context, context.status)
-        or HISTORY.next_write(context, context.status)
         or _delete_old_pods(context)
+        or HISTORY.next_write(context, context.status)
         or _start_run(context)
     )
 
