@@ -10,6 +10,8 @@ import pytest
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.node_history import Day, day_text, parse_day, parse_node_history
+from nodegauge_operator.api.report import unstamp
+from nodegauge_operator.core.days import noted
 from nodegauge_operator.core.node_history import KEPT_SECONDS, SPREAD_SECONDS
 from nodegauge_operator.core.trend import trend
 from nodegauge_operator.kube.errors import NotFound, Refused, Unavailable
@@ -40,6 +42,31 @@ def test_a_day_is_one_text_and_what_is_unknown_is_skipped(more: str) -> None:
     body = {"metadata": {"name": "n"}, "status": {"days": {"2026-11-24": TEXT, "x": TEXT}, "goneAt": 5}}
     history = parse_node_history(body)
     assert (history.days, history.gone_at, history.record) == ({"2026-11-24": DAY}, "", None)
+
+
+NOON = unstamp("2026-11-24T12:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("before", "figures", "after"),
+    [
+        ("allReduce=463 hottest=80", Day(all_reduce=417, hottest=74), "allReduce=417 hottest=80"),
+        (
+            "throttled=1.5 spare=800 gpus=8/8",
+            Day(throttled=2.0, spare=900, gpus=7),
+            "throttled=3.5 spare=800 gpus=7/8",
+        ),
+        ("verdict=warn", Day(verdict=Verdict.UNKNOWN, driver="2"), "verdict=warn driver=2"),
+        ("verdict=unknown", Day(verdict=Verdict.PASS), "verdict=pass"),
+        ("verdict=pass", Day(verdict=Verdict.FAIL), "verdict=fail"),
+    ],
+)
+def test_a_run_adds_to_its_day(before: str, figures: Day, after: str) -> None:
+    closed = {f"2026-11-{day}": "verdict=pass" for day in range(17, 24)}
+    ahead = {"2026-11-25": "by a clock that was ahead"}
+    days = noted(closed | {"2026-11-24": before} | ahead, figures, now=NOON)
+    assert list(days) == [f"2026-11-{day}" for day in (20, 21, 22, 23, 24)]
+    assert days["2026-11-24"] == after
 
 
 FIRST = date(2026, 10, 25)

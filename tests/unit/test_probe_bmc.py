@@ -90,6 +90,8 @@ def test_healthy_supplies_give_the_label_and_cost_few_writes(bmc: Bmc) -> None:
         bmc.says(replace(WELL, watts=1510 + bmc.number))
     assert bmc.psu == "ok"
     assert bmc.runs == 7
+    [day] = bmc.operator.status["days"].values()
+    assert "spare=1478 " in day
     assert bmc.operator.status["verdict"] == "pass"
 
 

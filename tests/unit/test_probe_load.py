@@ -247,6 +247,8 @@ def test_a_good_load_run_shows_what_was_reached() -> None:
     status = ran(healthy(), loaded()).status
     load = status.load
     assert (load.tflops, load.power_percent, load.hottest, load.gpus) == (610.0, 99, 63, 8)
+    [day] = status.days.values()
+    assert "tflops=610 hottest=63 " in day
     assert "700 W" in load.fingerprint
     assert status.verdict is Verdict.PASS
     assert "Load probe: 8x NVIDIA H100" in status.summary

@@ -90,6 +90,8 @@ def test_a_contradicted_interconnect_loses_its_labels_at_once() -> None:
     report = nccl_node().measured(FAST).measured(SLOW, at=NOW + 60)
     assert labels(report, *INTERCONNECT, *BUSBW) == {}
     assert report.status.bandwidth.all_reduce == 21
+    [day] = report.status.days.values()
+    assert day.startswith("allReduce=21 ")
     interconnect = report.status.interconnect
     assert (interconnect.klass, interconnect.reported, interconnect.reason) == ("", "nvlink", "Contradicted")
     assert "21 GB/s" in interconnect.message

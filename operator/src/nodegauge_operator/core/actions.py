@@ -145,6 +145,10 @@ class WriteHistory(Struct, frozen=True):
     """None leaves the record as it is."""
 
 
+HISTORY_KEY: tuple[type, str] = (WriteHistory, "")
+"""Its key among refused writes."""
+
+
 class WrittenHistory(Struct, frozen=True):
     """What this process wrote last into a NodeHistory, until the report says so."""
 
@@ -185,7 +189,7 @@ def key_of(step: Step) -> Hashable:
     """What tells a refused write from others that may still be made.  A pair is tried again later than the
     rest (`reconcile.refused_pieces`): a NodeHistory can wait."""
     if isinstance(step, WriteHistory):
-        return (WriteHistory, "")
+        return HISTORY_KEY
     return (PatchNode, step.piece) if isinstance(step, PatchNode) and step.piece else type(step)
 
 

@@ -18,6 +18,7 @@ from nodegauge_operator.api.policy import Mode
 from nodegauge_operator.api.report import DesiredTaint, ReportStatus, unstamp
 from nodegauge_operator.core import events, node_history
 from nodegauge_operator.core.actions import (
+    HISTORY_KEY,
     TAINTS,
     PatchNode,
     PatchReport,
@@ -156,8 +157,8 @@ def refusals(context: Context) -> Iterator[Refusal]:
         yield Refusal(names.Obstacle.CONDITION, what, declined[SetCondition])
     if PatchReport in declined:
         yield Refusal(names.Obstacle.REPORT, "the report", declined[PatchReport])
-    history = HISTORY.difference(context, status)
-    if history is not None and (message := declined.get(key_of(history))):
+    message = declined.get(HISTORY_KEY)
+    if message and HISTORY.difference(context, status) is not None:
         yield Refusal(names.Obstacle.WRITE, "the history (NodeHistory)", message)
 
 
