@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -12,8 +14,17 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_operator import names
-from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, stamp
+from nodegauge_operator.api.report import (
+    DesiredTaint,
+    GateState,
+    GateStatus,
+    ReportStatus,
+    parse_report,
+    stamp,
+)
 from nodegauge_operator.core import reading_admission
+from nodegauge_operator.core.model import node_view
+from nodegauge_operator.core.usable import usable
 from nodegauge_operator.kube.errors import Forbidden, KubeError
 from nodegauge_operator.names import PaceReason, PolicyReason
 from nodegauge_operator.reconcile import policy_status
@@ -134,6 +145,73 @@ def test_what_feed_windows_say_is_summed_over_nodes(operator: PolicyOperator) ->
         assert value("nodegauge_gpus_lost", cause) == lost
         assert value("nodegauge_gpus_allocated", {"policy": "default"}) == 2 * nodes
         assert value("nodegauge_gpus_lost", cause | {"cause": "rubbish"}) is None
+
+
+def lost_to_nothing(operator: PolicyOperator) -> None:
+    operator.measure_all()
+
+
+def lost_to_faults(operator: PolicyOperator) -> None:
+    operator.cluster.results["node-1"] = made.with_pair(made.titan(), 0, 1, read=1)
+    operator.cluster.results["node-2"] = made.h100(7)
+    operator.measure_all()
+    gates = [{"code": "gpu-lost", "state": "held-back"}]
+    operator.write_over(REPORTS, "node-2", status={"gates": gates})
+
+
+def lost_to_people(operator: PolicyOperator) -> None:
+    operator.measure_all()
+    operator.cluster.change(NODES, "node-1", {"spec": {"unschedulable": True}})
+    operator.cluster.add_node("node-new")
+    operator.cluster.change(NODES, "node-new", {"status": {"capacity": {"nvidia.com/gpu": "8"}}})
+    operator.cluster.add_node("node-dark")
+
+
+def lost_with_their_node(operator: PolicyOperator) -> None:
+    lost_to_people(operator)
+    operator.write(dirty=True)
+    operator.cluster.change(NODES, "node-1", {"spec": {"unschedulable": False}})
+    for name in ("node-0", "node-new"):
+        operator.cluster.remove(NODES, name)
+        operator.catch_up(name)
+
+
+GPUS = re.compile(r'nodegauge_((?:un)?usable_)?gpus{(?:cause="([^"]+)",)?class="([^"]+)",policy="default"} (.+)')
+
+
+@pytest.mark.parametrize(
+    ("fleet", "causes", "uncounted"),
+    [
+        (lost_to_nothing, {""}, 0),
+        (lost_to_faults, {"", "gpu-lost", "unvalidated"}, 0),
+        (lost_to_people, {"", "cordoned", "unread"}, 1),
+        (lost_with_their_node, {""}, 1),
+    ],
+)
+def test_the_gpus_of_a_fleet_add_up(
+    operator: PolicyOperator, fleet: Callable[[PolicyOperator], None], causes: set[str], uncounted: int
+) -> None:
+    """By class, as anybody can compute it from nodes and reports; `""`: those that can be used."""
+    operator.cluster.add_policy()
+    fleet(operator)
+    operator.write(dirty=True)
+    expected: Counter[tuple[str, str]] = Counter()
+    for name, node in operator.cluster.objects[NODES].items():
+        report = operator.cluster.objects[REPORTS].get(name)
+        status = parse_report(report).status if report else ReportStatus()
+        found = usable(status, node_view(node), None)
+        expected += Counter({(found.klass, ""): found.usable})
+        expected += Counter({(found.klass, cause): gpus for cause, gpus in found.lost.items()})
+    shown, whole = Counter[tuple[str, str]](), Counter[str]()
+    for kind, cause, klass, value in GPUS.findall(operator.metrics.render().decode()):
+        if kind:
+            shown[klass, cause] += int(float(value))
+        else:
+            whole[klass] += int(float(value))
+    assert (+shown, {cause for _, cause in +shown}) == (expected, causes)
+    assert whole == sum((Counter({klass: gpus}) for (klass, _), gpus in shown.items()), Counter())
+    value = operator.metrics.registry.get_sample_value
+    assert value("nodegauge_uncounted_nodes", {"policy": "default"}) == uncounted
 
 
 def test_nothing_new_is_not_written_again(operator: PolicyOperator) -> None:

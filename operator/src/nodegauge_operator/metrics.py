@@ -131,7 +131,35 @@ class Metrics:
             "reports, contradicts it, or is unsure.",
             ("policy", "agreement"),
         )
+        self._of_gpus()
 
+    def _of_gpus(self) -> None:
+        """GPUs: how many can be used, what the others are lost to, and what those in use wait for."""
+        gauge = partial(Gauge, registry=self.registry)
+        self.gpus = gauge(
+            "nodegauge_gpus",
+            "GPUs that the nodes of a policy have or should have, by class (number and model of a node's "
+            "GPUs; unknown). Usable and unusable ones together.",
+            ("policy", "class"),
+        )
+        self.usable_gpus = gauge(
+            "nodegauge_usable_gpus",
+            "GPUs that jobs can use: read lately and passed before, without a confirmed fault, on a node "
+            "that takes pods.",
+            ("policy", "class"),
+        )
+        self.unusable_gpus = gauge(
+            "nodegauge_unusable_gpus",
+            "All others, each for its worst cause: that of a taint, whether or not it stands; missing, away, "
+            "paused, unread, unvalidated, cordoned (docs/monitoring.md).",
+            ("policy", "class", "cause"),
+        )
+        self.uncounted_nodes = gauge(
+            "nodegauge_uncounted_nodes",
+            "Nodes that were never read and of which neither capacity, labels nor policy say how many GPUs "
+            "they have: these are in no other number.",
+            ("policy",),
+        )
         self.gpus_allocated = gauge(
             "nodegauge_gpus_allocated",
             "GPUs that somebody held in the last feed window of each node.",

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Set
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
@@ -18,6 +19,7 @@ from nodegauge_operator.api.report import (
     GateState,
     GateStatus,
     Report,
+    ReportStatus,
     unstamp,
 )
 from nodegauge_operator.core.budget import is_gated, slow_start
@@ -25,6 +27,7 @@ from nodegauge_operator.core.gates import GATES, LAST_IN_LINE, are_lesser, place
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.pod_outcome import is_refused
 from nodegauge_operator.core.probes.registry import EVERY, KINDS
+from nodegauge_operator.core.usable import Usable, usable
 from nodegauge_operator.reconcile.cache import Cache
 
 CLUSTER = ""
@@ -87,6 +90,8 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     """Kind of its override; `invalid` for one that is not in force, empty for none."""
     amounts: tuple[tuple[tuple[str, str], int], ...] = ()
     """What its kinds add to gauges, in thousandths (`Kind.amounts`)."""
+    gpus: Usable = Usable()
+    """How many of its GPUs can be used."""
 
 
 class PolicyCounts(Struct, kw_only=True):
@@ -118,6 +123,12 @@ class PolicyCounts(Struct, kw_only=True):
     """Nodes by kind of override."""
     amounts: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Sums of what kinds add to gauges, in thousandths: whole numbers add up and away again exactly."""
+    gpus: Counter[str] = field(default_factory=Counter)
+    """GPUs by class."""
+    lost: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """GPUs that cannot be used, by class and cause."""
+    uncounted: int = 0
+    """Nodes of which nobody knows how many GPUs they have."""
     unread: Counter[str] = field(default_factory=Counter)
     """Nodes whose last run read nothing, by pool."""
     well: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -153,6 +164,10 @@ class PolicyCounts(Struct, kw_only=True):
             self.unread[pool] += by
         for gauge, thousandths in counts.amounts:
             self.amounts[gauge] += by * thousandths
+        self.gpus[counts.gpus.klass] += by * counts.gpus.gpus
+        self.uncounted += by * (not counts.gpus.counted)
+        for cause, gpus in counts.gpus.lost.items():
+            self.lost[counts.gpus.klass, cause] += by * gpus
         for run in counts.well:
             self.well[run] += by
         for run in counts.badly:
@@ -259,6 +274,18 @@ class NodeCounters:
         """What kinds add to gauges of the policy, by gauge and label."""
         return {gauge: sum_ / 1000 for gauge, sum_ in self._of(policy).amounts.items()}
 
+    def gpus(self, policy: str) -> Counter[str]:
+        """GPUs of the nodes that follow the policy, by class."""
+        return +self._of(policy).gpus
+
+    def lost_gpus(self, policy: str) -> Counter[tuple[str, str]]:
+        """Those that cannot be used, by class and cause."""
+        return +self._of(policy).lost
+
+    def uncounted(self, policy: str) -> int:
+        """Nodes that follow the policy and of which nobody knows how many GPUs they have."""
+        return self._of(policy).uncounted
+
     def unread(self, policy: str) -> Counter[str]:
         """Nodes that follow the policy and whose last run read nothing, by pool."""
         return self._of(policy).unread
@@ -333,9 +360,10 @@ class NodeCounters:
         policy = in_force.name if in_force else (own.status.policy if own else "")
         if not policy and not is_tainted(node):
             return None
-        return (
-            _counts_of(node, own, policy=policy) if own else NodeCounts(policy=policy, gated=is_tainted(node))
-        )
+        gpus = usable(own.status if own else ReportStatus(), node, in_force)
+        if own is None:
+            return NodeCounts(policy=policy, gated=is_tainted(node), gpus=gpus)
+        return replace(_counts_of(node, own, policy=policy), gpus=gpus)
 
 
 def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:

@@ -162,7 +162,8 @@ class PolicyStatus:
         of_gates = (metrics.held_back, metrics.newly_gated, metrics.overrides, metrics.silent)
         others = (metrics.oldest_reading, metrics.foreign, metrics.unreadable, metrics.health_interval)
         of_feeding = (metrics.gpus_allocated, metrics.gpus_lost)
-        for gauge in (*by_kind, *of_gates, *others, *of_feeding, metrics.obstacles):
+        of_gpus = (metrics.gpus, metrics.usable_gpus, metrics.unusable_gpus, metrics.uncounted_nodes)
+        for gauge in (*by_kind, *of_gates, *others, *of_feeding, *of_gpus, metrics.obstacles):
             gauge.clear()
         for name in self._failed:
             metrics.obstacles.labels(name, Obstacle.STATUS).set(1)
@@ -194,6 +195,17 @@ class PolicyStatus:
             for (gauge_of_kind, label), amount in self._counters.amounts(name).items():
                 labels = (name, label) if label else (name,)
                 getattr(metrics, gauge_of_kind).labels(*labels).set(amount)
+            self._export_gpus(name)
+
+    def _export_gpus(self, name: str) -> None:
+        metrics, lost = self._metrics, self._counters.lost_gpus(name)
+        metrics.uncounted_nodes.labels(name).set(self._counters.uncounted(name))
+        for klass, gpus in self._counters.gpus(name).items():
+            metrics.gpus.labels(name, klass).set(gpus)
+            unusable = sum(count for (of, _), count in lost.items() if of == klass)
+            metrics.usable_gpus.labels(name, klass).set(gpus - unusable)
+        for (klass, cause), count in lost.items():
+            metrics.unusable_gpus.labels(name, klass, cause).set(count)
 
     def _age(self, at: float) -> float:
         return max(0.0, self._clock() - at)
