@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from prometheus_client import Gauge
 
 import support.results as made
 from nodegauge_operator import names
@@ -58,6 +59,7 @@ def status_writer(operator: SteppedOperator) -> PolicyStatus:
         trust=operator.reconciler.trust,
         watchers=operator.reconciler.watchers,
         installation=SETTINGS.probe.installation,
+        most_nodes=SETTINGS.metric_nodes,
         clock=clock,
         jitter=lambda: 0.0,
     )
@@ -176,7 +178,10 @@ def lost_with_their_node(operator: PolicyOperator) -> None:
         operator.catch_up(name)
 
 
-GPUS = re.compile(r'nodegauge_((?:un)?usable_)?gpus{(?:cause="([^"]+)",)?class="([^"]+)",policy="default"} (.+)')
+def of_gauge(gauge: Gauge) -> Counter[tuple[str, str]]:
+    """The samples of a gauge by class and cause."""
+    samples = [sample for family in gauge.collect() for sample in family.samples]
+    return Counter({(s.labels["class"], s.labels.get("cause", "")): int(s.value) for s in samples})
 
 
 @pytest.mark.parametrize(
@@ -202,16 +207,35 @@ def test_the_gpus_of_a_fleet_add_up(
         found = usable(status, node_view(node), None)
         expected += Counter({(found.klass, ""): found.usable})
         expected += Counter({(found.klass, cause): gpus for cause, gpus in found.lost.items()})
-    shown, whole = Counter[tuple[str, str]](), Counter[str]()
-    for kind, cause, klass, value in GPUS.findall(operator.metrics.render().decode()):
-        if kind:
-            shown[klass, cause] += int(float(value))
-        else:
-            whole[klass] += int(float(value))
-    assert (+shown, {cause for _, cause in +shown}) == (expected, causes)
-    assert whole == sum((Counter({klass: gpus}) for (klass, _), gpus in shown.items()), Counter())
-    value = operator.metrics.registry.get_sample_value
-    assert value("nodegauge_uncounted_nodes", {"policy": "default"}) == uncounted
+    metrics = operator.metrics
+    shown = of_gauge(metrics.usable_gpus) + of_gauge(metrics.unusable_gpus)
+    assert (shown, {cause for _, cause in shown}) == (expected, causes)
+    sums = sum(
+        (Counter({(klass, ""): gpus}) for (klass, _), gpus in shown.items()), Counter[tuple[str, str]]()
+    )
+    assert of_gauge(metrics.gpus) == sums
+    assert metrics.registry.get_sample_value("nodegauge_uncounted_nodes", {"policy": "default"}) == uncounted
+
+
+def test_metrics_name_the_worst_nodes_within_their_limit(operator: PolicyOperator) -> None:
+    """A fleet of thousands of broken nodes must not make thousands of series."""
+    operator.cluster.add_policy()
+    operator.measure_all()
+    for n, code in enumerate(("hot", "psu-fault", "gpu-lost")):
+        operator.write_over(REPORTS, f"node-{n}", status={"gates": [{"code": code, "state": "gated"}]})
+    shown = []
+    for limit in (2, 0):
+        operator.policy_status._most_nodes = limit
+        operator.write(dirty=True)
+        text = operator.metrics.render().decode()
+        names = [re.findall(rf'^nodegauge_{name}{{.*node="([^"]+)"', text, re.M) for name in SERIES]
+        left_out = operator.metrics.registry.get_sample_value
+        shown.append((names, left_out("nodegauge_node_faults_left_out", {"policy": "default"})))
+    named = ["node-2", "node-1"]
+    assert shown == [([named, named], 1.0), ([[], []], None)]
+
+
+SERIES = ("node_fault", "node_fault_info")
 
 
 def test_nothing_new_is_not_written_again(operator: PolicyOperator) -> None:

@@ -22,6 +22,7 @@ from nodegauge_operator.api.report import (
     ReportStatus,
     unstamp,
 )
+from nodegauge_operator.core.alerts import Alert, alerts
 from nodegauge_operator.core.budget import is_gated, slow_start
 from nodegauge_operator.core.gates import GATES, LAST_IN_LINE, are_lesser, place_in_line, place_of_taints
 from nodegauge_operator.core.model import NodeView
@@ -92,6 +93,8 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     """What its kinds add to gauges, in thousandths (`Kind.amounts`)."""
     gpus: Usable = Usable()
     """How many of its GPUs can be used."""
+    alerts: tuple[Alert, ...] = ()
+    """What alerts say of it, the worst first."""
 
 
 class PolicyCounts(Struct, kw_only=True):
@@ -127,6 +130,8 @@ class PolicyCounts(Struct, kw_only=True):
     """GPUs by class."""
     lost: Counter[tuple[str, str]] = field(default_factory=Counter)
     """GPUs that cannot be used, by class and cause."""
+    alerts: dict[str, tuple[Alert, ...]] = field(default_factory=dict)
+    """By node name, what alerts say of it."""
     uncounted: int = 0
     """Nodes of which nobody knows how many GPUs they have."""
     unread: Counter[str] = field(default_factory=Counter)
@@ -175,6 +180,7 @@ class PolicyCounts(Struct, kw_only=True):
         self.gated.discard(name)
         self.lesser.discard(name)
         self.refused.pop(name, None)
+        self.alerts.pop(name, None)
         self.waiting.pop(name, None)
         self.read_at[True].pop(name, None)
         self.read_at[False].pop(name, None)
@@ -183,6 +189,8 @@ class PolicyCounts(Struct, kw_only=True):
             self.unreadable_since[name] = counts.unreadable_since
         if by > 0 and counts.read_at:
             self.read_at[counts.last_run_read][name] = counts.read_at
+        if by > 0 and counts.alerts:
+            self.alerts[name] = counts.alerts
         if by > 0 and counts.refused:
             self.refused[name] = counts.refused
         if by > 0 and counts.gated:
@@ -282,6 +290,10 @@ class NodeCounters:
         """Those that cannot be used, by class and cause."""
         return +self._of(policy).lost
 
+    def alerts(self, policy: str) -> Mapping[str, tuple[Alert, ...]]:
+        """By name of the nodes that follow the policy: what alerts say of them, the worst first."""
+        return self._of(policy).alerts
+
     def uncounted(self, policy: str) -> int:
         """Nodes that follow the policy and of which nobody knows how many GPUs they have."""
         return self._of(policy).uncounted
@@ -360,10 +372,13 @@ class NodeCounters:
         policy = in_force.name if in_force else (own.status.policy if own else "")
         if not policy and not is_tainted(node):
             return None
-        gpus = usable(own.status if own else ReportStatus(), node, in_force)
-        if own is None:
-            return NodeCounts(policy=policy, gated=is_tainted(node), gpus=gpus)
-        return replace(_counts_of(node, own, policy=policy), gpus=gpus)
+        status = own.status if own else ReportStatus()
+        counts = NodeCounts(policy=policy, gated=is_tainted(node))
+        return replace(
+            _counts_of(node, own, policy=policy) if own else counts,
+            gpus=usable(status, node, in_force),
+            alerts=alerts(status, node, in_force) if in_force else (),
+        )
 
 
 def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:

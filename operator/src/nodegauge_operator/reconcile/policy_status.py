@@ -24,6 +24,7 @@ from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.names import PROBE_HEALTH, Obstacle, PaceReason, PolicyReason
+from nodegauge_operator.reconcile import node_series
 from nodegauge_operator.reconcile.budget_condition import State, n_nodes, within_budget
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.concurrency import Concurrency
@@ -77,6 +78,7 @@ class PolicyStatus:
         watchers: Watchers,
         metrics: Metrics,
         installation: str,
+        most_nodes: int,
         clock: Callable[[], float],
         jitter: Jitter = random.random,
     ) -> None:
@@ -85,6 +87,7 @@ class PolicyStatus:
         self._cache = cache
         self._metrics = metrics
         self._installation = installation
+        self._most_nodes = most_nodes
         self._selecting = PoliciesWithNodes(cache)
         self._clock = clock
         self._jitter = jitter
@@ -162,8 +165,7 @@ class PolicyStatus:
         of_gates = (metrics.held_back, metrics.newly_gated, metrics.overrides, metrics.silent)
         others = (metrics.oldest_reading, metrics.foreign, metrics.unreadable, metrics.health_interval)
         of_feeding = (metrics.gpus_allocated, metrics.gpus_lost)
-        of_gpus = (metrics.gpus, metrics.usable_gpus, metrics.unusable_gpus, metrics.uncounted_nodes)
-        for gauge in (*by_kind, *of_gates, *others, *of_feeding, *of_gpus, metrics.obstacles):
+        for gauge in (*by_kind, *of_gates, *others, *of_feeding, metrics.obstacles):
             gauge.clear()
         for name in self._failed:
             metrics.obstacles.labels(name, Obstacle.STATUS).set(1)
@@ -195,17 +197,7 @@ class PolicyStatus:
             for (gauge_of_kind, label), amount in self._counters.amounts(name).items():
                 labels = (name, label) if label else (name,)
                 getattr(metrics, gauge_of_kind).labels(*labels).set(amount)
-            self._export_gpus(name)
-
-    def _export_gpus(self, name: str) -> None:
-        metrics, lost = self._metrics, self._counters.lost_gpus(name)
-        metrics.uncounted_nodes.labels(name).set(self._counters.uncounted(name))
-        for klass, gpus in self._counters.gpus(name).items():
-            metrics.gpus.labels(name, klass).set(gpus)
-            unusable = sum(count for (of, _), count in lost.items() if of == klass)
-            metrics.usable_gpus.labels(name, klass).set(gpus - unusable)
-        for (klass, cause), count in lost.items():
-            metrics.unusable_gpus.labels(name, klass, cause).set(count)
+        node_series.export(metrics, self._counters, self._cache.policies, most_nodes=self._most_nodes)
 
     def _age(self, at: float) -> float:
         return max(0.0, self._clock() - at)
