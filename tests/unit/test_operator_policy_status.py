@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from prometheus_client import Gauge
 
 import support.results as made
 from nodegauge_operator import names
@@ -178,9 +177,10 @@ def lost_with_their_node(operator: PolicyOperator) -> None:
         operator.catch_up(name)
 
 
-def of_gauge(gauge: Gauge) -> Counter[tuple[str, str]]:
-    """The samples of a gauge by class and cause."""
-    samples = [sample for family in gauge.collect() for sample in family.samples]
+def shown_by(operator: PolicyOperator, *gauges: str) -> Counter[tuple[str, str]]:
+    """The samples of gauges by class and cause."""
+    families = [family for family in operator.metrics.registry.collect() if family.name in gauges]
+    samples = [sample for family in families for sample in family.samples]
     return Counter({(s.labels["class"], s.labels.get("cause", "")): int(s.value) for s in samples})
 
 
@@ -207,14 +207,16 @@ def test_the_gpus_of_a_fleet_add_up(
         found = usable(status, node_view(node), None)
         expected += Counter({(found.klass, ""): found.usable})
         expected += Counter({(found.klass, cause): gpus for cause, gpus in found.lost.items()})
-    metrics = operator.metrics
-    shown = of_gauge(metrics.usable_gpus) + of_gauge(metrics.unusable_gpus)
+    shown = +shown_by(operator, "nodegauge_usable_gpus", "nodegauge_unusable_gpus")
     assert (shown, {cause for _, cause in shown}) == (expected, causes)
-    sums = sum(
-        (Counter({(klass, ""): gpus}) for (klass, _), gpus in shown.items()), Counter[tuple[str, str]]()
+    whole = Counter[tuple[str, str]]()
+    for (klass, _), gpus in shown.items():
+        whole[klass, ""] += gpus
+    assert shown_by(operator, "nodegauge_gpus") == whole
+    assert (
+        operator.metrics.registry.get_sample_value("nodegauge_uncounted_nodes", {"policy": "default"})
+        == uncounted
     )
-    assert of_gauge(metrics.gpus) == sums
-    assert metrics.registry.get_sample_value("nodegauge_uncounted_nodes", {"policy": "default"}) == uncounted
 
 
 def test_metrics_name_the_worst_nodes_within_their_limit(operator: PolicyOperator) -> None:
