@@ -213,10 +213,8 @@ def test_the_gpus_of_a_fleet_add_up(
     for (klass, _), gpus in shown.items():
         whole[klass, ""] += gpus
     assert shown_by(operator, "nodegauge_gpus") == whole
-    assert (
-        operator.metrics.registry.get_sample_value("nodegauge_uncounted_nodes", {"policy": "default"})
-        == uncounted
-    )
+    value = operator.metrics.registry.get_sample_value
+    assert value("nodegauge_uncounted_nodes", {"policy": "default"}) == uncounted
 
 
 def test_metrics_name_the_worst_nodes_within_their_limit(operator: PolicyOperator) -> None:
