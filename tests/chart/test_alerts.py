@@ -137,13 +137,15 @@ def test_the_text_alone_says_what_where_and_what_to_do(helm: Helm, promtool: Pro
     """Also while two operators serve the same, and without the series that has the text."""
     series_name = FAULT.format("xid", "xid", "unhealthy").replace(GPU, gpu)
     series = since(series_name, "1", before="_")
-    place = ", GPU 3, PCI address 0000:3b:00.0, serial number 1654922001234" if gpu == GPU else ""
-    found = ""
+    where = ", GPU 3, PCI address 0000:3b:00.0, serial number 1654922001234" if gpu == GPU else ""
+    added = ""
     if gpu == GPU:
-        texts = 'found="Xid 94 came twice.",next_step="drain, and reset GPU 3.",since="2027-01-15T08:00:00Z"'
+        texts = (
+            'measured="Xid 94 came twice.",next_step="drain, and reset GPU 3.",since="2027-01-15T08:00:00Z"'
+        )
         series |= since(f'nodegauge_node_fault_info{{code="xid",{NODE},{texts}}}', "1", before="_")
-        found = " Found: Xid 94 came twice. Since 2027-01-15T08:00:00Z. Next step: drain, and reset GPU 3."
-    text = f"gpu-7: xid (xid){place}.{found} All of it: `kubectl describe nodereport gpu-7`."
+        added = " Measured: Xid 94 came twice. Since 2027-01-15T08:00:00Z. Next step: drain, and reset GPU 3."
+    text = f"gpu-7: xid (xid){where}.{added} All of it: `kubectl describe nodereport gpu-7`."
     two = scraped(series) + scraped(series, labels=SCRAPED | {"pod": "b", "instance": "b:1"})
     labels = {name: value for name, value in SCRAPED.items() if name not in ("instance", "pod")}
     labels |= dict(re.findall(r'(\w+)="([^"]+)"', series_name)) | {"severity": "critical"}

@@ -1,5 +1,5 @@
 """From a fault on a node to what a person gets: a real Prometheus with the chart's rules, and a real
-Alertmanager with the recipe of docs/monitoring.md, both on loopback.  Slack and PagerDuty are a server here."""
+Alertmanager with the recipe of docs/monitoring.md, on loopback.  Slack and PagerDuty are a server here."""
 
 from __future__ import annotations
 
@@ -121,5 +121,5 @@ def test_a_fault_reaches_slack_and_pagerduty(rig: ClusterUnderTest, tmp_path: Pa
     assert incident["links"] == [{"href": "docs/runbook.md#nodegaugenodecorruption", "text": "runbook"}]
     assert message["title"] == f"{node} memory (firing)"
     for text in (message["text"], details["text"]):
-        said = [f"{node}: memory (row-remap), GPU 3, ", f"serial number {SERIAL}. Found: ", " Since 20"]
-        assert [part for part in [*said, " Next step: "] if part not in text] == []
+        parts = [f"{node}: memory (row-remap), GPU 3, ", f"serial number {SERIAL}. Measured: ", " Since 20"]
+        assert [part for part in [*parts, " Next step: "] if part not in text] == []

@@ -23,14 +23,14 @@ ECC = GateStatus(
     subject=f"GPU 3 ({GPU.pci})",
     message="4 uncorrectable errors. Next: drain NODE, and reset GPU 3.",
 )
-FOUND = Alert(
+ALERT = Alert(
     taint="unhealthy",
     cause="memory",
     code="ecc",
     gpu="3",
     serial=GPU.serial,
     pci=GPU.pci,
-    found="4 uncorrectable errors.",
+    measured="4 uncorrectable errors.",
     since=SINCE,
     next_step="drain gpu-7, and reset GPU 3.",
 )
@@ -41,10 +41,10 @@ def having(*gates: GateStatus, of: ReportStatus = WELL.status) -> ReportStatus:
 
 
 def test_a_fault_is_told_whole() -> None:
-    assert alerts(having(ECC), NODE, POLICY) == alerts(having(ECC), NODE, POLICY.observing()) == (FOUND,)
+    assert alerts(having(ECC), NODE, POLICY) == alerts(having(ECC), NODE, POLICY.observing()) == (ALERT,)
     pair = replace(ECC, code="nvlink-errors", subject=f"GPU 1 ({made.pci(1)}) and GPU 3 ({GPU.pci})")
-    [told] = alerts(having(pair), NODE, POLICY)
-    assert (told.gpu, told.serial, told.pci) == ("1,3", "", "")
+    [alert] = alerts(having(pair), NODE, POLICY)
+    assert (alert.gpu, alert.serial, alert.pci) == ("1,3", "", "")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ UNREAD = GateStatus(code="node-unreadable", state=GateState.GATED)
 
 
 @pytest.mark.parametrize(
-    ("status", "node", "policy", "told"),
+    ("status", "node", "policy", "expected"),
     [
         (hanging(), NODE, POLICY, [("unread", "call-hung", "nvmlX hangs.", "nvidia-smi")]),
         (hanging(probe="KubeletSilent"), NODE, POLICY, [("unread", "KubeletSilent", "nvmlX", "nvidia-smi")]),
@@ -96,9 +96,9 @@ UNREAD = GateStatus(code="node-unreadable", state=GateState.GATED)
     ],
 )
 def test_a_node_that_nobody_reads_is_told_unless_somebody_took_it_away(
-    status: ReportStatus, node: NodeView, policy: APolicy, told: list[tuple[str, str, str, str]]
+    status: ReportStatus, node: NodeView, policy: APolicy, expected: list[tuple[str, str, str, str]]
 ) -> None:
-    found = alerts(status, node, policy)
-    assert [(alert.cause, alert.code) for alert in found] == [each[:2] for each in told]
-    assert all(text in alert.found for alert, (_, _, text, _) in zip(found, told, strict=True))
-    assert all(step in alert.next_step for alert, (*_, step) in zip(found, told, strict=True))
+    shown = alerts(status, node, policy)
+    assert [(alert.cause, alert.code) for alert in shown] == [each[:2] for each in expected]
+    assert all(text in alert.measured for alert, (_, _, text, _) in zip(shown, expected, strict=True))
+    assert all(step in alert.next_step for alert, (*_, step) in zip(shown, expected, strict=True))

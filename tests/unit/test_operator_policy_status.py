@@ -204,14 +204,14 @@ def test_the_gpus_of_a_fleet_add_up(
     for name, node in operator.cluster.objects[NODES].items():
         report = operator.cluster.objects[REPORTS].get(name)
         status = parse_report(report).status if report else ReportStatus()
-        found = usable(status, node_view(node), None)
-        expected += Counter({(found.klass, ""): found.usable})
-        expected += Counter({(found.klass, cause): gpus for cause, gpus in found.lost.items()})
+        gpus = usable(status, node_view(node), None)
+        expected += Counter({(gpus.klass, ""): gpus.usable})
+        expected += Counter({(gpus.klass, cause): count for cause, count in gpus.lost.items()})
     shown = +shown_by(operator, "nodegauge_usable_gpus", "nodegauge_unusable_gpus")
     assert (shown, {cause for _, cause in shown}) == (expected, causes)
     whole = Counter[tuple[str, str]]()
-    for (klass, _), gpus in shown.items():
-        whole[klass, ""] += gpus
+    for (klass, _), count in shown.items():
+        whole[klass, ""] += count
     assert shown_by(operator, "nodegauge_gpus") == whole
     value = operator.metrics.registry.get_sample_value
     assert value("nodegauge_uncounted_nodes", {"policy": "default"}) == uncounted

@@ -149,7 +149,7 @@ class Metrics:
             "nodegauge_node_fault_info",
             "The text to each series of nodegauge_node_fault, for the annotations of alerts: what was "
             "measured, since when, and what to do first.",
-            ("policy", "node", "code", "found", "since", "next_step"),
+            ("policy", "node", "code", "measured", "since", "next_step"),
         )
         self.node_faults_left_out = gauge(
             "nodegauge_node_faults_left_out",

@@ -44,7 +44,7 @@ class Alert(Struct, frozen=True, kw_only=True):
     """Of the one GPU."""
     pci: str = ""
     """Of the one GPU."""
-    found: str
+    measured: str
     """What was measured, with its numbers."""
     since: str = ""
     """RFC 3339, UTC; empty if unknown."""
@@ -67,8 +67,8 @@ def alerts(status: ReportStatus, node: NodeView, policy: Policy) -> tuple[Alert,
         if fault.cause and GateState(fault.state).entered and fault.code not in incidents:
             by_cause.setdefault(fault.cause, _of_fault(fault, node.name))
     unread = _unread(status, node, policy) if Cause.UNREADABLE not in by_cause else None
-    found = [*by_cause.values(), *([unread] if unread is not None else [])]
-    return tuple(sorted(found, key=lambda alert: alert.turn))
+    of_node = [*by_cause.values(), *([unread] if unread is not None else [])]
+    return tuple(sorted(of_node, key=lambda alert: alert.turn))
 
 
 def why_unread(status: ReportStatus, node: NodeView, policy: Policy) -> str:
@@ -96,7 +96,7 @@ def _of_fault(fault: Fault, node: str) -> Alert:
         gpu=",".join(str(gpu.index) for gpu in fault.gpus if gpu.index is not None),
         serial=alone.serial if alone is not None else "",
         pci=alone.pci if alone is not None else "",
-        found=cut(f"{fault.measured or fault.title}{also}", MOST),
+        measured=cut(f"{fault.measured or fault.title}{also}", MOST),
         since=fault.since,
         next_step=_step(fault.next_step, node),
     )
@@ -116,7 +116,7 @@ def _unread(status: ReportStatus, node: NodeView, policy: Policy) -> Alert | Non
     return Alert(
         cause=CAUSE_UNREAD,
         code=code,
-        found=cut(_why(code, probe), MOST),
+        measured=cut(_why(code, probe), MOST),
         since=since,
         next_step=_step(step, node.name),
     )
@@ -126,8 +126,8 @@ def _why(code: str, probe: ProbeStatus) -> str:
     if code == NOT_READY:
         return "The node is not Ready."
     last = probe.last_run.message if probe.last_run is not None else ""
-    said = probe.unreadable.message if probe.unreadable is not None else last
-    return said.partition(NEXT)[0] or ("No run has ended yet." if probe.last_run is None else code)
+    message = probe.unreadable.message if probe.unreadable is not None else last
+    return message.partition(NEXT)[0] or ("No run has ended yet." if probe.last_run is None else code)
 
 
 def _step(text: str, node: str) -> str:

@@ -46,4 +46,4 @@ def _export_nodes(metrics: Metrics, counters: NodeCounters, policies: list[str],
     for policy, node, alerts in nodes[:most]:
         for a in alerts:
             metrics.node_fault.labels(policy, node, a.taint, a.cause, a.code, a.gpu, a.serial, a.pci).set(1)
-            metrics.node_fault_info.labels(policy, node, a.code, a.found, a.since, a.next_step).set(1)
+            metrics.node_fault_info.labels(policy, node, a.code, a.measured, a.since, a.next_step).set(1)
