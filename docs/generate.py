@@ -105,8 +105,9 @@ METRICS = f"""# Metrics
 
 {GENERATED}
 
-The operator serves these on `/metrics`. No metric has a node's name as a label: for one node, read its
-NodeReport. The usual `process_*` and `python_gc_*` metrics of the Prometheus client are served as well.
+The operator serves these on `/metrics`. Only `nodegauge_node_fault` and its info name nodes, as many as
+`metrics.perNode.limit` allows. The usual `process_*` and `python_gc_*` metrics of the Prometheus client are
+served as well.
 
 {{metrics}}
 

@@ -110,6 +110,7 @@ class Sweep:
             watchers=self._reconciler.watchers,
             metrics=metrics,
             installation=settings.probe.installation,
+            most_nodes=settings.metric_nodes,
             clock=clock,
             jitter=jitter,
         )
