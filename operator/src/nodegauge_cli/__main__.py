@@ -28,6 +28,7 @@ SUBCOMMANDS = {
     "cleanup": Lazy(
         "nodegauge_cli.cleanup.command", "Remove everything nodegauge wrote to a cluster.", "operator"
     ),
+    "explain": Lazy("nodegauge_cli.explain", "What a node carries, why, and what to do.", ""),
     "judge": Lazy(
         "nodegauge_cli.judge",
         "Judge probe results, NodeReports, nccl-tests logs or pasted text.",

@@ -7,7 +7,6 @@ container, through the operator's own client.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
@@ -140,6 +139,8 @@ class Cluster:
         return answer
 
     def _by_client(self, verb: str, path: str, query: Mapping[str, object], body: Object | None) -> Object:
+        import asyncio
+
         from nodegauge_operator.kube.client import MERGE, connect
         from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound
 
