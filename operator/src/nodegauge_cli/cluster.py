@@ -88,7 +88,8 @@ class Cluster:
             )
         command = self._command("get", "--raw", _url(path, query | {"watch": 1}))
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-            assert process.stdout is not None and process.stderr is not None, "both are pipes"
+            assert process.stdout is not None, "it is a pipe"
+            assert process.stderr is not None, "it is a pipe"
             try:
                 for line in process.stdout:
                     yield msgspec.json.decode(line)
