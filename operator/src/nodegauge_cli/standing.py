@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
@@ -18,6 +19,8 @@ from nodegauge_operator.api.policy import Mode, Policy, PolicyInvalid, PolicySpe
 from nodegauge_operator.api.report import GateState, Report, ReportStatus, stamp, unstamp
 from nodegauge_operator.api.selector import Selector
 from nodegauge_operator.core import gates, override, wording
+from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.usable import UNKNOWN, Lost, usable
 
 UNREAD = "unread"
 """In place of a verdict: nobody has read the node lately, or ever."""
@@ -46,6 +49,14 @@ class Standing(Struct, frozen=True, rename="camel", kw_only=True):
     """GB/s of bus bandwidth, as last measured."""
     gpus: int = 0
     """GPUs that the driver reports."""
+    gpu_class: str = UNKNOWN
+    """Number and model of GPUs that the node has or should have, as `8 x NVIDIA-H100-80GB-HBM3`."""
+    gpus_had: int = 0
+    """GPUs that the node has or should have, also lost ones."""
+    usable: int = 0
+    """Those of them that can be used (`core.usable`); none where nobody reads."""
+    lost: dict[str, int] = {}
+    """The others, by what they are lost to."""
     product: str = ""
     """Their product name."""
     driver: str = ""
@@ -68,10 +79,16 @@ class Standing(Struct, frozen=True, rename="camel", kw_only=True):
     """What the probes found, the worst first."""
 
 
-def standing_of(report: Report, policy: Policy | None, *, now: float) -> Standing:
-    """The node's line; `policy`: None if it is gone or cannot be read, `now`: epoch seconds."""
+def standing_of(
+    report: Report, policy: Policy | None, *, now: float, node: NodeView | None = None
+) -> Standing:
+    """The node's line; `policy`: None if it is gone or cannot be read, `now`: epoch seconds, `node`: None
+    where nobody may read nodes: it then counts as Ready and not cordoned."""
     status = report.status
     unread = why_unread(status, policy, now=now)
+    count = usable(status, node or _unseen(report), policy)
+    if unread and count.usable:
+        count = replace(count, usable=0, lost=count.lost | {Lost.UNREAD.value: count.usable})
     known = [gate for gate in status.gates if gate.state.entered and gate.code in gates.GATES]
     health = status.probe[names.PROBE_HEALTH]
     return Standing(
@@ -84,6 +101,10 @@ def standing_of(report: Report, policy: Policy | None, *, now: float) -> Standin
         nvlink_gbps=status.interconnect.nvlink_gbps,
         all_reduce=status.bandwidth.all_reduce,
         gpus=status.gpus.count,
+        gpu_class=count.klass,
+        gpus_had=count.gpus,
+        usable=count.usable,
+        lost=count.lost,
         product=status.gpus.product,
         driver=status.gpus.driver,
         read_at=health.read_at,
@@ -117,6 +138,12 @@ def why_unread(status: ReportStatus, policy: Policy | None, *, now: float) -> st
             "`kubectl get lease nodegauge --namespace default`."
         )
     return ""
+
+
+def _unseen(report: Report) -> NodeView:
+    """A node of which only the report is known."""
+    labels = report.status.desired.labels
+    return NodeView(name=report.name, uid=report.node_uid, resource_version="", labels=labels)
 
 
 def applied(policy: Policy | None, status: ReportStatus) -> Policy:
