@@ -29,6 +29,8 @@ class Fleet(Struct, frozen=True, kw_only=True):
 
     standings: list[Standing]
     """One of each node that has a report, or that a policy selects."""
+    reports: dict[str, Report]
+    """By name the reports of nodes that are there."""
     policies: list[dict[str, Any]]
     """The policies as the API has them."""
     nodes: dict[str, NodeView] | None
@@ -53,13 +55,14 @@ def read_fleet(cluster: Cluster, *, now: float, selector: str = "") -> Fleet:
         standing_of(report, policies.get(report.status.policy), now=now, node=(nodes or {}).get(report.name))
         for report in fresh
     ]
-    known = {report.name for report in fresh}
+    known = {report.name: report for report in fresh}
     unknown = [node for node in (nodes or {}).values() if node.name not in known]
     selected = list(_unseen(unknown, policies))
-    with_gpus = [node for node in unknown if _has_gpus(node)]
+    with_gpus = [node for node in unknown if has_gpus(node)]
     chosen = {standing.node for standing in selected}
     return Fleet(
         standings=[*standings, *selected],
+        reports=known,
         policies=bodies,
         nodes=nodes,
         not_seen=not_seen,
@@ -90,7 +93,7 @@ def _unseen(nodes: Iterable[NodeView], policies: Mapping[str, Policy]) -> Iterat
     """Nodes that a policy selects and that have no report."""
     for node in nodes:
         chosen = ranked(policies.values(), node.labels)
-        if chosen and _has_gpus(node):
+        if chosen and has_gpus(node):
             count = usable(ReportStatus(), node, chosen[0])
             yield Standing(
                 node=node.name,
@@ -104,13 +107,14 @@ def _unseen(nodes: Iterable[NodeView], policies: Mapping[str, Policy]) -> Iterat
             )
 
 
-def _has_gpus(node: NodeView) -> bool:
+def has_gpus(node: NodeView) -> bool:
+    """Whether the cluster or a label counts GPUs there."""
     return node.gpu_capacity not in ("", "0") or COUNT in node.labels or PRODUCT in node.labels
 
 
 def matches(labels: Mapping[str, str], selector: str) -> bool:
     """Whether labels match a selector as kubectl takes it.  Raises `ValueError` for a text that is none."""
-    return all(_holds(labels, part) for part in match_expressions(selector))
+    return all(holds(labels, part) for part in match_expressions(selector))
 
 
 def keys_of(selector: str) -> list[str]:
@@ -118,7 +122,7 @@ def keys_of(selector: str) -> list[str]:
     return [str(part["key"]) for part in match_expressions(selector)]
 
 
-def _holds(labels: Mapping[str, str], part: Mapping[str, Any]) -> bool:
+def holds(labels: Mapping[str, str], part: Mapping[str, Any]) -> bool:
     """One match expression; `Gt` and `Lt` compare whole numbers, as Kubernetes does."""
     key, values = str(part["key"]), [str(value) for value in part.get("values", ())]
     if part["operator"] not in ("Gt", "Lt"):
