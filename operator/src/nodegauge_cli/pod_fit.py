@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from nodegauge_cli.fleet import holds
 from nodegauge_operator import names
+from nodegauge_operator.api.report import whole
 from nodegauge_operator.core.model import Taint
 
 Object = Mapping[str, Any]
@@ -95,8 +96,8 @@ def _gpus(spec: Object) -> int:
 
 def _asked(container: Object) -> int:
     resources = container.get("resources") or {}
-    value = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}.get(names.GPU_RESOURCE)
-    return int(value) if str(value).isdecimal() else 0
+    asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    return whole(str(asked.get(names.GPU_RESOURCE, ""))) or 0
 
 
 def barriers(wish: Wish, node: Candidate, *, short_keys: Collection[str]) -> list[Barrier]:
@@ -111,7 +112,7 @@ def barriers(wish: Wish, node: Candidate, *, short_keys: Collection[str]) -> lis
         if not any(_tolerates(known, taint) for known in wish.tolerations)
     ]
     by_term = [list(_lacks(term, node, short_keys)) for term in wish.terms]
-    found += min(by_term, key=len, default=[])
+    found += min(by_term, key=lambda lacking: len(lacking), default=[])
     unschedulable = Taint(key=names.TAINT_OF_CORDON, effect="NoSchedule")
     if node.unschedulable and not any(_tolerates(known, unschedulable) for known in wish.tolerations):
         found.append(Barrier(kind=Kind.CORDON, text="cordoned"))

@@ -104,7 +104,7 @@ class Watch:
             self._rest(min(wait, max(0.0, until - self._clock())))
 
     def _list(self) -> None:
-        version, reports = "", {}
+        version, reports = "", dict[str, Report]()
         for page in self._cluster.pages(REPORTS):
             version = page["metadata"]["resourceVersion"]
             reports |= {report.name: report for report in map(parse_report, page.get("items") or ())}
