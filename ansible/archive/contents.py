@@ -26,7 +26,21 @@ PACKAGES = {
 }
 LEFT_OUT = {
     "nodegauge_operator": ("handlers", "kube", "reader", "reconcile", "__main__", "http_server", "settings"),
-    "nodegauge_cli": ("__main__", "apply", "check", "cleanup", "zero"),
+    "nodegauge_cli": (
+        *("__main__", "apply", "check", "cleanup", "zero"),
+        *(
+            "cluster",
+            "explain",
+            "explanation",
+            "fleet",
+            "nodes",
+            "pod_fit",
+            "standing",
+            "status",
+            "watch",
+            "why",
+        ),
+    ),
 }
 """Parts of our packages that need a cluster."""
 TYPES = (".py", ".yaml")

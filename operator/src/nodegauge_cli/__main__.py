@@ -28,11 +28,16 @@ SUBCOMMANDS = {
     "cleanup": Lazy(
         "nodegauge_cli.cleanup.command", "Remove everything nodegauge wrote to a cluster.", "operator"
     ),
+    "explain": Lazy("nodegauge_cli.explain", "What a node carries, why, and what to do.", ""),
     "judge": Lazy(
         "nodegauge_cli.judge",
         "Judge probe results, NodeReports, nccl-tests logs or pasted text.",
         "cli",
     ),
+    "nodes": Lazy("nodegauge_cli.nodes", "A line per node, chosen and sorted as asked.", ""),
+    "status": Lazy("nodegauge_cli.status", "The fleet on one screen.", ""),
+    "watch": Lazy("nodegauge_cli.watch", "A line per change, as it happens.", ""),
+    "why": Lazy("nodegauge_cli.why", "Why a pending pod does not get a node.", ""),
     "zero": Lazy("nodegauge_cli.zero.command", "Bigger GPUs, more GPUs or offload, for a model.", "cli"),
 }
 
