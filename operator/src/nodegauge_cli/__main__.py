@@ -33,6 +33,9 @@ SUBCOMMANDS = {
         "Judge probe results, NodeReports, nccl-tests logs or pasted text.",
         "cli",
     ),
+    "ticket": Lazy(
+        "nodegauge_cli.ticket.command", "What a vendor needs to replace a part of a node.", "operator"
+    ),
     "zero": Lazy("nodegauge_cli.zero.command", "Bigger GPUs, more GPUs or offload, for a model.", "cli"),
 }
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
-
+from nodegauge_cli.output import dump
 from nodegauge_cli.ticket.facts import TicketFacts
 
 
 def as_json(facts: TicketFacts) -> str:
     """One JSON object, indented."""
-    return msgspec.json.format(msgspec.json.encode(facts), indent=2).decode() + "\n"
+    return dump(facts, "json") + "\n"

@@ -3,8 +3,8 @@
 Sources, all of Microsoft: the request and its fields
 <https://learn.microsoft.com/azure/azure-impact-reporting/guest-health-impact-report>, the categories
 <https://learn.microsoft.com/azure/azure-impact-reporting/guest-health-impact-categories>, the upload of a log
-<https://learn.microsoft.com/azure/azure-impact-reporting/guest-health-log-upload>, and how to choose a category
-<https://github.com/Azure/ai-infrastructure-on-azure>, skills/ai-infra/references/ghr.md.
+<https://learn.microsoft.com/azure/azure-impact-reporting/guest-health-log-upload>, and how to choose a
+category <https://github.com/Azure/ai-infrastructure-on-azure>, skills/ai-infra/references/ghr.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ import msgspec
 from nodegauge_cli.ticket.facts import Ask, Board, Log, Part, Problem, TicketFacts
 
 API = "2023-02-01-preview"
-_URL = "https://management.azure.com/subscriptions/{}/providers/Microsoft.Impact/workloadImpacts/NAME?api-version={}"
+ARM = "https://management.azure.com"
+_URL = f"{ARM}/subscriptions/{{}}/providers/Microsoft.Impact/workloadImpacts/NAME?api-version={{}}"
+KVP = "tr -d '\\0' < /var/lib/hyperv/.kvp_pool_3 | sed -e 's/.*Qualified\\(.*\\)VirtualMachineDynamic.*/\\1/'"
+"""Reads the name of the physical host from Hyper-V's key-value pairs (the skill's ghr.md)."""
 MAX_DESCRIPTION = 1000
 """Characters of `impactDescription`.  Chosen by this project: Microsoft names no limit."""
 _RESOURCE = re.compile(r"azure://(/subscriptions/([0-9A-Fa-f-]{36})/resourceGroups/[\w./()-]+)", re.ASCII)
@@ -191,7 +194,7 @@ def azure(facts: TicketFacts) -> str:
     request = Request(
         url=_URL.format(resource[2] if resource else "SUBSCRIPTION", API),
         body={"properties": properties},
-        missing=_missing(resource_known=resource is not None),
+        missing=_missing(resource[2] if resource else ""),
         category=Choice(name=category, finding=fault.code, before=_BEFORE.get(fault.code, "")),
         save_first=facts.logs,
     )
@@ -200,7 +203,7 @@ def azure(facts: TicketFacts) -> str:
 
 def _description(facts: TicketFacts, fault: Problem) -> str:
     gpus = "; ".join(_named(board) for board in facts.accused())
-    runs = f", {fault.bad_runs} bad runs in a row" if fault.bad_runs else ""
+    runs = f", bad runs in a row: {fault.bad_runs}" if fault.bad_runs else ""
     parts = [
         f"{fault.title} [{fault.code}]: {fault.measured or fault.subject}",
         gpus,
@@ -226,12 +229,13 @@ def _of_gpu(facts: TicketFacts, category: Category) -> dict[str, str]:
     return {"Manufacturer": "NVIDIA"} | {name: value for name, value in known.items() if value}
 
 
-def _missing(*, resource_known: bool) -> list[Ask]:
+def _missing(subscription: str) -> list[Ask]:
+    """What only the VM or Azure knows; `subscription` is empty where the Node does not name it."""
     imds = 'curl -s -H Metadata:true "http://169.254.169.254/metadata/instance/compute{}?api-version=2021-02-01{}"'
     asks = [
         Ask(
             field="additionalProperties.PhysicalHostName",
-            command="tr -d '\\0' < /var/lib/hyperv/.kvp_pool_3 | sed -e 's/.*Qualified\\(.*\\)VirtualMachineDynamic.*/\\1/'",
+            command=KVP,
             why="Hyper-V tells it inside of the VM alone; it or VmUniqueId is required",
         ),
         Ask(
@@ -241,12 +245,12 @@ def _missing(*, resource_known: bool) -> list[Ask]:
         ),
         Ask(
             field="additionalProperties.LogUrl",
-            command="az rest --method post --url https://management.azure.com/subscriptions/SUBSCRIPTION/providers/"
+            command=f"az rest --method post --url {ARM}/subscriptions/{subscription or 'SUBSCRIPTION'}/providers/"
             "Microsoft.Impact/getUploadToken?api-version=2025-01-01-preview",
             why="optional: upload nvidia-bug-report.log.gz there, then leave out the token after `?`",
         ),
     ]
-    if not resource_known:
+    if not subscription:
         asks.insert(
             0,
             Ask(

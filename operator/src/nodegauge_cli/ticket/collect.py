@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -21,7 +22,6 @@ from nodegauge_cli.ticket.facts import (
     Machine,
     Number,
     Observed,
-    Part,
     Peer,
     Problem,
     TicketFacts,
@@ -76,6 +76,9 @@ COUNTERS = {
 _GETTERS = {path: attrgetter(path) for path in COUNTERS}
 MOST_NODES = 10
 """Nodes that a ticket names; further ones are a number.  Chosen by this project."""
+_IN_SUBJECT = re.compile(r"GPU (\d{1,4}) \(([0-9a-f:.]{7,16})\)")
+REQUESTS = ("recovery-action", "reset-required")
+"""Findings that say what the driver wants, not what is broken: a ticket is about another one if it can be."""
 _TOLD = "override"
 """A transition that says what a person decided: none of the vendor's business."""
 _PEERS = (
@@ -107,20 +110,25 @@ class Sources(Struct, frozen=True, kw_only=True):
     """NodeReports of the other nodes; None if they were not read."""
     unread: tuple[str, ...] = ()
     """Objects that could not be read, and why."""
+    chosen: str = ""
+    """Code of the fault that the ticket is about; empty for the worst."""
 
 
 def collect(sources: Sources) -> TicketFacts:
     """The facts of a node that has a report."""
     status, results = sources.reported.report.status, sources.reported.results
     health = results.get(names.PROBE_HEALTH)
-    known = faults(status, policy=override.applied(sources.policy, status.override), node=sources.node)
-    boards = _boards(status, health, accused=known[0].gpus if known else [])
+    known = _for_a_vendor(
+        faults(status, policy=override.applied(sources.policy, status.override), node=sources.node),
+        chosen=sources.chosen,
+    )
+    boards = _boards(status, health, accused=_gpus(known[0]) if known else [])
     problems = [_problem(fault, status, boards) for fault in known]
     first = problems[0] if problems else None
     machine = _machine(sources, health)
     nvswitch = health is not None and any(_positive(gpu.switch_links) for gpu in health.gpus)
-    judgements = _judgements(sources)
-    return cleaned(
+    judgements, faulty = _judgements(sources), {fault.code for fault in known}
+    facts = cleaned(
         TicketFacts(
             node=sources.node,
             source=list(_source(sources)),
@@ -136,16 +144,36 @@ def collect(sources: Sources) -> TicketFacts:
             faults=problems,
             xids=_xids(sources, health),
             observed=[_observed(probe) for probe in status.probes if probe.name != names.PROBE_PULL],
-            fleet=_fleet(status, sources.others, code=first.code if first else ""),
+            fleet=_fleet(sources.others, ("versions", "class"), status.versions.klass, first),
             peers=list(_peers(status, sources.others or ())),
             changes=list(_changes(sources, since=first.last_good if first else "")),
             tried=list(_tried(sources, first)),
-            excluded=_excluded(judgements, {fault.code for fault in known}),
+            excluded=_excluded(judgements, faulty),
             numbers=list(_numbers(sources, health)),
-            gaps=list(_gaps(sources, judgements)),
-            ask=asks_for(machine, boards, nvswitch=nvswitch),
-            logs=logs_for(sources.node, first, nvswitch=nvswitch),
+            gaps=list(_gaps(sources, judgements, faulty)),
         )
+    )
+    return _with_commands(facts, nvswitch=nvswitch)
+
+
+def _with_commands(facts: TicketFacts, *, nvswitch: bool) -> TicketFacts:
+    """With what only commands on the node can tell; they are our own words, and are not cleaned."""
+    return replace(
+        facts,
+        ask=asks_for(facts.machine, facts.boards, nvswitch=nvswitch),
+        logs=logs_for(facts.node, facts.fault, nvswitch=nvswitch),
+    )
+
+
+def _for_a_vendor(known: Sequence[Fault], *, chosen: str) -> list[Fault]:
+    """The faults in their order, but first the chosen one, then what is broken."""
+    return sorted(
+        known,
+        key=lambda fault: (
+            fault.code != chosen,
+            fault.severity is not Severity.FAIL,
+            fault.code in REQUESTS,
+        ),
     )
 
 
@@ -187,9 +215,7 @@ def _boards(status: ReportStatus, health: Result | None, *, accused: Sequence[Gp
         for gpu in gpus:
             at = next((i for i, board in enumerate(known) if _same(gpu, board)), None)
             if at is None:
-                known.append(
-                    Board(index=gpu.index, serial=gpu.serial, uuid=gpu.uuid, pci=gpu.pci, lost=lost)
-                )
+                known.append(Board(index=gpu.index, serial=gpu.serial, uuid=gpu.uuid, pci=gpu.pci, lost=lost))
             elif lost:
                 known[at] = replace(known[at], lost=True)
     known += [
@@ -250,9 +276,9 @@ def _problem(fault: Fault, status: ReportStatus, boards: Sequence[Board]) -> Pro
         relapses=gate.relapses if gate is not None else 0,
         since=fault.since,
         last_seen=fault.last_seen,
-        last_good=_last_good(status, gate.good_at if gate is not None else "", before=fault.since),
+        last_good=_last_good(status, fault, gate.good_at if gate is not None else ""),
         subject=fault.subject,
-        gpus=[at for at, board in enumerate(boards) if any(_same(gpu, board) for gpu in fault.gpus)],
+        gpus=[at for at, board in enumerate(boards) if any(_same(gpu, board) for gpu in _gpus(fault))],
         measured=fault.measured,
         also=fault.also,
         xids=sorted({int(word) for text in evidence for word in text.split(", ") if word.isdecimal()}),
@@ -260,13 +286,24 @@ def _problem(fault: Fault, status: ReportStatus, boards: Sequence[Board]) -> Pro
     )
 
 
-def _last_good(status: ReportStatus, good_at: str, *, before: str) -> str:
-    """The last run before the fault that is known to be good: as its gate knows it, else a change of the
-    verdict to a good one, else the first run that passed."""
+def _gpus(fault: Fault) -> list[GpuIdentity]:
+    """The GPUs of a fault; of a report that keeps none, as its subject names them."""
+    named = _IN_SUBJECT.findall(fault.subject)
+    return fault.gpus or [GpuIdentity(index=int(index), pci=pci) for index, pci in named]
+
+
+def _last_good(status: ReportStatus, fault: Fault, good_at: str) -> str:
+    """The last run of its probe before the fault that is known to be good: as its gate knows it, else one
+    that turned the verdict to a good one, else the first health run that passed; empty if none is known."""
     good = (Verdict.PASS.value, Verdict.WARN.value)
-    turned = [each.at for each in status.transitions if each.what == "verdict" and each.to in good]
-    times = [at for at in (good_at, status.passed_at, *turned) if at]
-    known = [at for at in times if not before or unstamp(at) < unstamp(before)]
+    turned = [
+        each.at
+        for each in status.transitions
+        if each.what == "verdict" and each.to in good and each.probe == fault.probe
+    ]
+    passed = status.passed_at if fault.probe == names.PROBE_HEALTH else ""
+    times = [at for at in (good_at, passed, *turned) if at]
+    known = [at for at in times if not fault.since or unstamp(at) < unstamp(fault.since)]
     return max(known, key=unstamp, default="")
 
 
@@ -315,17 +352,21 @@ def _xids(sources: Sources, health: Result | None) -> list[Xid]:
     return sorted(found, key=lambda xid: xid.last, reverse=True)
 
 
-def _fleet(status: ReportStatus, others: Sequence[Mapping[str, Any]] | None, *, code: str) -> Fleet | None:
+def _fleet(
+    others: Sequence[Mapping[str, Any]] | None, path: tuple[str, str], klass: str, fault: Problem | None
+) -> Fleet | None:
+    """The other nodes that have this class at this path of their status, and those with the same finding."""
     if others is None:
         return None
-    alike = [each for each in others if _at(each, "versions", "class") == (status.versions.klass or None)]
-    same = sorted(_word(_dict(each.get("metadata")).get("name")) for each in alike if _has(each, code))
+    alike = [each for each in others if klass and _at(each, *path) == klass]
+    same = [each for each in alike if fault is not None and _has(each, fault.code)]
+    known = sorted(_word(_dict(each.get("metadata")).get("name")) for each in same)
     drivers = Counter(_word(_at(each, "versions", "driver")) or "unknown" for each in alike)
     return Fleet(
-        klass=status.versions.klass,
+        klass=klass,
         nodes=len(alike),
-        same=same[:MOST_NODES],
-        same_count=len(same),
+        same=known[:MOST_NODES],
+        same_count=len(known),
         drivers=dict(drivers.most_common()),
     )
 
@@ -339,9 +380,7 @@ def _has(report: Mapping[str, Any], code: str) -> bool:
     ):
         return True
     findings = (
-        _dict(each)
-        for probe in _list(_at(report, "probes"))
-        for each in _list(_dict(probe).get("findings"))
+        _dict(each) for probe in _list(_at(report, "probes")) for each in _list(_dict(probe).get("findings"))
     )
     return any(each.get("code") == code and each.get("severity") != Severity.INFO for each in findings)
 
@@ -371,7 +410,7 @@ def _peers(status: ReportStatus, others: Sequence[Mapping[str, Any]]) -> Iterato
 
 
 def _changes(sources: Sources, *, since: str) -> Iterator[Changed]:
-    """Versions and transitions since then; of a node without a fault, or whose good runs nobody knows, all."""
+    """Versions and transitions since then; all of them if no good run is known."""
     status, start = sources.reported.report.status, unstamp(since)
     found = [
         Changed(at=each.at, what=each.what, before=each.before, after=each.to)
@@ -479,7 +518,7 @@ def _numbers(sources: Sources, health: Result | None) -> Iterator[Number]:
         yield Number(what="BMC", value=f"{bmc.summary}{covered}")
 
 
-def _gaps(sources: Sources, judgements: Answers) -> Iterator[str]:
+def _gaps(sources: Sources, judgements: Answers, faulty: set[str]) -> Iterator[str]:
     """What a reader might take for good because nothing is said of it."""
     status, results = sources.reported.report.status, sources.reported.results
     yield from sources.unread
@@ -495,12 +534,12 @@ def _gaps(sources: Sources, judgements: Answers) -> Iterator[str]:
         (Answer.NO_LOAD, "Not judged, the GPUs were idle"),
         (Answer.UNSURE, "Not judged by the last reading alone"),
     ):
-        codes = [code for code, each in judgements.answers.items() if each is answer]
+        codes = [code for code, each in judgements.answers.items() if each is answer and code not in faulty]
         if codes:
             yield f"{why}: {', '.join(codes)}."
 
 
-def recorded(history: NodeHistory) -> TicketFacts:
+def recorded(history: NodeHistory, *, others: Sequence[Mapping[str, Any]] | None = None) -> TicketFacts:
     """The facts of a node that is gone, from the record that its history kept.  It has one."""
     record = history.record
     assert record is not None, "the caller has looked"
@@ -532,7 +571,7 @@ def recorded(history: NodeHistory) -> TicketFacts:
         for each in record.transitions
         if each.what != _TOLD
     ]
-    return cleaned(
+    facts = cleaned(
         TicketFacts(
             node=history.name,
             source=["NodeHistory"],
@@ -550,15 +589,16 @@ def recorded(history: NodeHistory) -> TicketFacts:
                 for code, at in record.xids.items()
                 if code.isdecimal()
             ],
+            fleet=_fleet(others, ("gpus", "product"), record.product, problems[0] if problems else None),
             changes=[*changes, *_of_days(history, since="")],
             gaps=[
-                f"The node is gone: this is its record of {record.written_at or 'an unknown time'}. Counters, "
-                "machine, runs and peers are not in it."
+                f"The node is gone: this is its record of {record.written_at or 'an unknown time'}. "
+                "Counters, machine, runs and peers are not in it. Logs can be saved only while the machine "
+                "still runs."
             ],
-            ask=asks_for(machine, boards, nvswitch=False),
-            logs=[],
         )
     )
+    return _with_commands(facts, nvswitch=False)
 
 
 def _cuda(health: Result | None) -> str:

@@ -1,4 +1,4 @@
-"""What to save before a reboot or a reset takes it away, and what Kubernetes cannot know, with exact commands.
+"""What to save before a reboot or a reset takes it away, and what Kubernetes cannot know, with commands.
 
 Sources: NVIDIA asks for `nvidia-bug-report.sh` as soon as the fault is seen, again after a power cycle if it
 hangs, and for the field diagnostic (<https://docs.nvidia.com/deploy/rma-process/index.html>,
@@ -29,13 +29,13 @@ def logs_for(node: str, fault: Problem | None, *, nvswitch: bool) -> list[Log]:
         Log(
             what="driver, GPUs and system",
             command=f"nvidia-bug-report.sh --output-file nvidia-bug-report-{name}",
-            note="First of all. If it hangs, stop it and add --safe-mode. After a power cycle run it again, and "
-            "send both files.",
+            note="First of all. If it hangs, stop it and add --safe-mode. After a power cycle run it again, "
+            "and send both files.",
         ),
         Log(
             what="kernel log of this boot",
             command=f"journalctl --dmesg --boot --output=short-iso > kernel-{name}.log",
-            note=f"Without systemd: dmesg --time-format=iso > kernel-{name}.log",
+            note="Without systemd: dmesg --time-format=iso.",
         ),
         Log(what="every value of NVML", command=f"nvidia-smi -q > nvidia-smi-{name}.txt"),
         Log(what="PCIe, with AER", command=f"lspci -vvv > lspci-{name}.txt"),
@@ -56,8 +56,8 @@ def logs_for(node: str, fault: Problem | None, *, nvswitch: bool) -> list[Log]:
         Log(
             what="BMC's event log (SEL)",
             command=f"ipmitool sel elist > sel-{name}.txt",
-            note="Bare metal. From elsewhere: ipmitool -I lanplus -H BMC -U USER -E sel elist, with the password "
-            "in IPMI_PASSWORD.",
+            note="Bare metal. From elsewhere add -I lanplus -H BMC -U USER -E, with the password in the "
+            "environment as IPMI_PASSWORD.",
         )
     )
     if cause not in _SILENT:
@@ -72,8 +72,8 @@ def logs_for(node: str, fault: Problem | None, *, nvswitch: bool) -> list[Log]:
         Log(
             what="NVIDIA's field diagnostic",
             command="./fieldiag",
-            note="Last of all, on a drained machine without the driver; the program comes from your vendor, with "
-            "a name of its own for HGX. A replacement needs its log.",
+            note="Last of all, on a drained machine without the driver. Your vendor has the program, with a "
+            "name of its own for HGX. A replacement needs its log.",
         )
     )
     return logs

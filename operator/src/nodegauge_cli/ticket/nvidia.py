@@ -21,7 +21,9 @@ def nvidia(facts: TicketFacts) -> str:
 
 def _lines(facts: TicketFacts) -> Iterator[str]:
     yield f"Subject: {_subject(facts)}"
-    yield from words.block("Product and serial number", words.accused(facts), none="The fault names no board.")
+    yield from words.block(
+        "Product and serial number", words.accused(facts), none="The fault names no board."
+    )
     yield from words.block("System", words.machine(facts))
     yield from words.block("What was observed about the incident?", [*words.what(facts), *words.xids(facts)])
     yield from words.block("When was the incident observed?", words.when(facts))

@@ -17,11 +17,13 @@ def text(facts: TicketFacts) -> str:
 def _lines(facts: TicketFacts) -> Iterator[str]:
     yield words.headline(facts)
     yield from words.block("FAULT", [*words.what(facts), *words.when(facts)])
-    yield from words.block("BOARD TO REPLACE", words.accused(facts), none="The fault names no board.")
+    yield from words.block("BOARD", words.accused(facts), none="The fault names no board.")
     yield from words.block("XIDS", words.xids(facts), none="None in what was read.")
     yield from words.block("HOW IT WAS SEEN", words.how(facts), none="The runs are not known.")
     yield from words.block("OTHER MACHINES", words.where(facts))
-    yield from words.block("CHANGED SINCE THE LAST GOOD RUN", words.changed(facts), none="Nothing that is known.")
+    yield from words.block(
+        "CHANGED SINCE THE LAST GOOD RUN", words.changed(facts), none="Nothing that is known."
+    )
     yield from words.block("READ, AND GOOD", words.excluded(facts), none="Nothing is known to be good.")
     yield from words.block("NOT READ OR NOT JUDGED", words.gaps(facts))
     yield from words.block("MACHINE", words.machine(facts))

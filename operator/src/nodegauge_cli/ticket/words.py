@@ -1,7 +1,7 @@
 """The facts of a ticket as plain text of 80 columns: rows of a label and a text, under headings.
 
-The forms for people choose headings and order; here is what a row says.  A command is never broken, so that it
-can be pasted.
+The forms for people choose headings and order; here is what a row says.  A command is never broken, so that
+it can be pasted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ UNKNOWN = "not known"
 
 
 class Row(NamedTuple):
-    """A label and what is said under it; `command`: what to type, on a line of its own."""
+    """A label and what is said beside it; `command`: what to type, on a line of its own.  A label that ends
+    with a dot is the number of a list."""
 
     label: str
     text: str = ""
@@ -36,20 +37,17 @@ def block(heading: str, rows: Iterable[Row], *, none: str = "") -> Iterator[str]
 
 
 def _lines(row: Row) -> Iterator[str]:
-    indent = " " * (LABEL + 2)
-    first = f"  {row.label:<{LABEL}}"
-    wrapped = textwrap.wrap(
-        row.text, WIDTH - len(indent), break_long_words=False, break_on_hyphens=False
-    ) or ([""] if not row.command else [])
-    if len(row.label) >= LABEL and wrapped:
-        yield first.rstrip()
-        first = indent
-    for number, text in enumerate(wrapped):
-        yield f"{indent if number else first}{text}".rstrip()
+    margin = 2 if not row.label else 5 if row.label.endswith(".") else LABEL + 2
+    wrapped = textwrap.wrap(row.text, WIDTH - margin, break_long_words=False, break_on_hyphens=False)
+    first = f"  {row.label}"
+    if len(first) >= margin and row.label:  # a long label stands alone
+        yield first
+        first = ""
+    for text in wrapped:
+        yield f"{first:<{margin}}{text}"
+        first = ""
     if row.command:
-        if not wrapped and row.label:
-            yield first.rstrip()
-        yield f"    {row.command}"
+        yield f"     {row.command}"
 
 
 def headline(facts: TicketFacts) -> str:
@@ -92,7 +90,9 @@ def how(facts: TicketFacts) -> Iterator[Row]:
     if fault is not None and fault.probe:
         runs = f"{fault.bad_runs} bad run{'s' if fault.bad_runs != 1 else ''} in a row"
         state = f", {fault.state}" if fault.state else ""
-        yield Row("found by", f"the {fault.probe} probe of nodegauge, {runs if fault.bad_runs else UNKNOWN}{state}")
+        yield Row(
+            "found by", f"the {fault.probe} probe of nodegauge, {runs if fault.bad_runs else UNKNOWN}{state}"
+        )
     for probe in facts.observed:
         read = f"last read {probe.read_at}: {probe.verdict}" if probe.read_at else "never read"
         streak = f", {probe.streak} in a row since {probe.since}" if probe.streak else ""
@@ -112,7 +112,9 @@ def where(facts: TicketFacts) -> Iterator[Row]:
         names = f": {', '.join(fleet.same)}" if fleet.same else ""
         more = " and more" if fleet.same_count > len(fleet.same) else ""
         same = f"{fleet.same_count} of {fleet.nodes} other nodes{klass} have the same finding now"
-        yield Row("same fault", f"{same}{names}{more}" if facts.faults else f"{fleet.nodes} other nodes{klass}")
+        yield Row(
+            "same fault", f"{same}{names}{more}" if facts.faults else f"{fleet.nodes} other nodes{klass}"
+        )
         if fleet.drivers:
             runs = ", ".join(f"{driver} on {count}" for driver, count in fleet.drivers.items())
             yield Row("drivers", f"{facts.driver or UNKNOWN} here; {runs}")
@@ -122,7 +124,9 @@ def where(facts: TicketFacts) -> Iterator[Row]:
 
 def _peer(peer: Peer) -> str:
     span = f"{peer.lowest:g} to {peer.highest:g}"
-    return f"{peer.what}: {peer.own:g} {peer.unit} here, {peer.median:g} in the median of {peer.nodes} ({span})"
+    return (
+        f"{peer.what}: {peer.own:g} {peer.unit} here, {peer.median:g} in the median of {peer.nodes} ({span})"
+    )
 
 
 def changed(facts: TicketFacts) -> Iterator[Row]:
@@ -227,7 +231,7 @@ def gaps(facts: TicketFacts) -> Iterator[Row]:
 def save(logs: Iterable[Log]) -> Iterator[Row]:
     """What to save first, with its command."""
     for number, log in enumerate(logs, 1):
-        yield Row(f"{number}", f"{log.what}. {log.note}".strip(), log.command)
+        yield Row(f"{number}.", f"{log.what}. {log.note}".strip(), log.command)
 
 
 def ask(asks: Iterable[Ask]) -> Iterator[Row]:
@@ -239,7 +243,7 @@ def ask(asks: Iterable[Ask]) -> Iterator[Row]:
 def steps(fault: Problem | None) -> Iterator[Row]:
     """What to do, in order."""
     for number, step in enumerate(fault.steps if fault is not None else (), 1):
-        yield Row(f"{number}", step)
+        yield Row(f"{number}.", step)
 
 
 def tried(facts: TicketFacts) -> Iterator[Row]:
