@@ -224,8 +224,8 @@ def _of_gpu(facts: TicketFacts, category: Category) -> dict[str, str]:
         return {}
     board = boards[0]
     known = {"SerialNumber": board.serial, "ModelNumber": board.product, "Location": board.pci}
-    if category is Category.ROW_REMAP and "rows remapped, uncorrectable" in board.counters:
-        known["UCE"] = str(board.counters["rows remapped, uncorrectable"])
+    if category is Category.ROW_REMAP and "repair.rows_uncorrected" in board.counters:
+        known["UCE"] = str(board.counters["repair.rows_uncorrected"])
     return {"Manufacturer": "NVIDIA"} | {name: value for name, value in known.items() if value}
 
 
@@ -245,8 +245,8 @@ def _missing(subscription: str) -> list[Ask]:
         ),
         Ask(
             field="additionalProperties.LogUrl",
-            command=f"az rest --method post --url {ARM}/subscriptions/{subscription or 'SUBSCRIPTION'}/providers/"
-            "Microsoft.Impact/getUploadToken?api-version=2025-01-01-preview",
+            command=f"az rest --method post --url {ARM}/subscriptions/{subscription or 'SUBSCRIPTION'}"
+            "/providers/Microsoft.Impact/getUploadToken?api-version=2025-01-01-preview",
             why="optional: upload nvidia-bug-report.log.gz there, then leave out the token after `?`",
         ),
     ]

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
-from statistics import median
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from nodegauge_cli.judging import Criteria, judged, regraded
 from nodegauge_cli.reported import Reported, Unusable
@@ -18,75 +13,31 @@ from nodegauge_cli.ticket.facts import (
     Board,
     Changed,
     Excluded,
-    Fleet,
-    Machine,
     Number,
     Observed,
-    Peer,
     Problem,
     TicketFacts,
-    Xid,
     cleaned,
 )
-from nodegauge_cli.ticket.logs import asks_for, logs_for
-from nodegauge_contract import Gpu, Result, Unavailable
+from nodegauge_cli.ticket.fleet import fleet_of, peers_of
+from nodegauge_cli.ticket.hardware import boards_of, cuda_of, machine_of, nvswitch_of, same, xids_of
+from nodegauge_cli.ticket.logs import with_commands
+from nodegauge_cli.ticket.raw import Object, mapping, word
+from nodegauge_cli.ticket.record import transitions_of, versions_of
+from nodegauge_contract import Result
 from nodegauge_judge import CATALOGUE, Answer, GpuIdentity, Judgement, Severity, Verdict
 from nodegauge_judge.chassis.judge import judge_chassis
 from nodegauge_operator import names
 from nodegauge_operator.api.chassis import Chassis
 from nodegauge_operator.api.node_history import NodeHistory
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, stamp, unstamp
+from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, unstamp
 from nodegauge_operator.core import override
 from nodegauge_operator.core.faults import Fault, faults
 
-COUNTERS = {
-    "ecc.mode": "ECC (1 is on)",
-    "ecc.volatile_uncorrected": "uncorrectable ECC errors since driver load",
-    "ecc.volatile_corrected": "correctable ECC errors since driver load",
-    "ecc.aggregate_uncorrected": "uncorrectable ECC errors of its life",
-    "ecc.aggregate_sram": "of these in SRAM",
-    "ecc.aggregate_dram": "of these in DRAM",
-    "ecc.aggregate_corrected": "correctable ECC errors of its life",
-    "ecc.sram_threshold": "SRAM errors above their limit (1 is yes)",
-    "repair.rows_uncorrected": "rows remapped, uncorrectable",
-    "repair.rows_corrected": "rows remapped, correctable",
-    "repair.rows_pending": "row remap pending (1 is yes)",
-    "repair.rows_failed": "row remap failed (1 is yes)",
-    "repair.pages_double_bit": "pages retired, double bit",
-    "repair.pages_single_bit": "pages retired, single bit",
-    "repair.pages_pending": "page retirement pending (1 is yes)",
-    "repair.unrepairable": "memory beyond repair (1 is yes)",
-    "repair.action": "recovery action (0 is none)",
-    "pcie.replays": "PCIe replays",
-    "pcie.replay_rollovers": "PCIe replay rollovers",
-    "pcie.correctable": "PCIe correctable errors",
-    "pcie.recoveries": "PCIe link recoveries",
-    "link_errors.replay": "NVLink replays",
-    "link_errors.recovery": "NVLink recoveries",
-    "link_errors.crc_flit": "NVLink CRC errors, flits",
-    "link_errors.crc_data": "NVLink CRC errors, data",
-    "link_errors.recovery_failed": "NVLink recoveries that failed",
-    "link_errors.effective": "NVLink errors let through",
-    "link_errors.symbol": "NVLink symbol errors",
-    "link_errors.received": "NVLink packets received in error",
-    "link_errors.integrity": "NVLink integrity errors",
-}
-"""Paths into `nodegauge_contract.Gpu`, and what they are called in a ticket."""
-_GETTERS = {path: attrgetter(path) for path in COUNTERS}
-MOST_NODES = 10
-"""Nodes that a ticket names; further ones are a number.  Chosen by this project."""
 _IN_SUBJECT = re.compile(r"GPU (\d{1,4}) \(([0-9a-f:.]{7,16})\)")
 REQUESTS = ("recovery-action", "reset-required")
 """Findings that say what the driver wants, not what is broken: a ticket is about another one if it can be."""
-_TOLD = "override"
-"""A transition that says what a person decided: none of the vendor's business."""
-_PEERS = (
-    ("bandwidth", "allReduce", "all_reduce bus bandwidth at 1 GiB", "GB/s"),
-    ("load", "tflops", "computing speed of the median GPU", "TFLOPS"),
-    ("clock", "smMhz", "SM clock at work", "MHz"),
-)
-"""Parts of a report with a fingerprint, and the number in each that can be compared."""
 
 
 class Sources(Struct, frozen=True, kw_only=True):
@@ -96,7 +47,7 @@ class Sources(Struct, frozen=True, kw_only=True):
     """Its name."""
     reported: Reported
     """Its report, with its reading."""
-    body: Mapping[str, Any] | None = None
+    body: Object | None = None
     """The Node; None if it was not read."""
     chassis: Chassis | None = None
     """What its BMC said; None if it was not read."""
@@ -106,7 +57,7 @@ class Sources(Struct, frozen=True, kw_only=True):
     """The policy that it follows, or one with the defaults."""
     criteria: Criteria
     """What that policy judges by."""
-    others: Sequence[Mapping[str, Any]] | None = None
+    others: Sequence[Object] | None = None
     """NodeReports of the other nodes; None if they were not read."""
     unread: tuple[str, ...] = ()
     """Objects that could not be read, and why."""
@@ -122,11 +73,10 @@ def collect(sources: Sources) -> TicketFacts:
         faults(status, policy=override.applied(sources.policy, status.override), node=sources.node),
         chosen=sources.chosen,
     )
-    boards = _boards(status, health, accused=_gpus(known[0]) if known else [])
+    boards = boards_of(status, health, accused=_gpus(known[0]) if known else [])
     problems = [_problem(fault, status, boards) for fault in known]
     first = problems[0] if problems else None
-    machine = _machine(sources, health)
-    nvswitch = health is not None and any(_positive(gpu.switch_links) for gpu in health.gpus)
+    chassis = sources.chassis.reading if sources.chassis is not None else None
     judgements, faulty = _judgements(sources), {fault.code for fault in known}
     facts = cleaned(
         TicketFacts(
@@ -134,18 +84,18 @@ def collect(sources: Sources) -> TicketFacts:
             source=list(_source(sources)),
             verdict=status.verdict.value,
             summary=status.summary,
-            machine=machine,
+            machine=machine_of(status, sources.body or {}, chassis, health),
             product=status.gpus.product,
             count=status.gpus.count,
             driver=status.gpus.driver or status.versions.driver,
-            cuda=_cuda(health),
+            cuda=cuda_of(health),
             vbios=status.versions.vbios,
             boards=boards,
             faults=problems,
-            xids=_xids(sources, health),
+            xids=xids_of(status, health),
             observed=[_observed(probe) for probe in status.probes if probe.name != names.PROBE_PULL],
-            fleet=_fleet(sources.others, ("versions", "class"), status.versions.klass, first),
-            peers=list(_peers(status, sources.others or ())),
+            fleet=fleet_of(sources.others, ("versions", "class"), status.versions.klass, first),
+            peers=list(peers_of(status, sources.others or ())),
             changes=list(_changes(sources, since=first.last_good if first else "")),
             tried=list(_tried(sources, first)),
             excluded=_excluded(judgements, faulty),
@@ -153,16 +103,7 @@ def collect(sources: Sources) -> TicketFacts:
             gaps=list(_gaps(sources, judgements, faulty)),
         )
     )
-    return _with_commands(facts, nvswitch=nvswitch)
-
-
-def _with_commands(facts: TicketFacts, *, nvswitch: bool) -> TicketFacts:
-    """With what only commands on the node can tell; they are our own words, and are not cleaned."""
-    return replace(
-        facts,
-        ask=asks_for(facts.machine, facts.boards, nvswitch=nvswitch),
-        logs=logs_for(facts.node, facts.fault, nvswitch=nvswitch),
-    )
+    return with_commands(facts, nvswitch=nvswitch_of(health))
 
 
 def _for_a_vendor(known: Sequence[Fault], *, chosen: str) -> list[Fault]:
@@ -186,77 +127,6 @@ def _source(sources: Sources) -> Iterator[str]:
     yield from ["NodeHistory"] if sources.history is not None else []
 
 
-def _machine(sources: Sources, health: Result | None) -> Machine:
-    body = sources.body or {}
-    info = _dict(_dict(body.get("status")).get("nodeInfo"))
-    labels = _dict(_dict(body.get("metadata")).get("labels"))
-    chassis = sources.chassis.reading if sources.chassis is not None else None
-    kernel = _text(health.host.kernel) if health is not None else ""
-    status = sources.reported.report.status
-    return Machine(
-        provider_id=_word(_dict(body.get("spec")).get("providerID")),
-        machine_id=_word(info.get("machineID")),
-        system_uuid=_word(info.get("systemUUID")),
-        boot_id=status.probe[names.PROBE_HEALTH].boot_id or _word(info.get("bootID")),
-        instance_type=_word(labels.get("node.kubernetes.io/instance-type")),
-        zone=_word(labels.get("topology.kubernetes.io/zone")),
-        os_image=_word(info.get("osImage")),
-        kernel=kernel or status.versions.kernel or _word(info.get("kernelVersion")),
-        vendor=_text(chassis.vendor) if chassis is not None else "",
-        product=_text(chassis.product) if chassis is not None else "",
-        serial=_text(chassis.serial) if chassis is not None else "",
-    )
-
-
-def _boards(status: ReportStatus, health: Result | None, *, accused: Sequence[GpuIdentity]) -> list[Board]:
-    read = list(health.gpus) if health is not None else []
-    known = [_of_reading(gpu) for gpu in read]
-    for lost, gpus in ((False, status.gpus.items), (True, status.gpus.missing)):
-        for gpu in gpus:
-            at = next((i for i, board in enumerate(known) if _same(gpu, board)), None)
-            if at is None:
-                known.append(Board(index=gpu.index, serial=gpu.serial, uuid=gpu.uuid, pci=gpu.pci, lost=lost))
-            elif lost:
-                known[at] = replace(known[at], lost=True)
-    known += [
-        Board(index=gpu.index, serial=gpu.serial, uuid=gpu.uuid, pci=gpu.pci)
-        for gpu in accused
-        if not any(_same(gpu, board) for board in known)
-    ]
-    return [
-        replace(
-            board,
-            accused=any(_same(gpu, board) for gpu in accused),
-            product=board.product or status.gpus.product,
-        )
-        for board in known
-    ]
-
-
-def _of_reading(gpu: Gpu) -> Board:
-    read = ((path, getter(gpu)) for path, getter in _GETTERS.items())
-    return Board(
-        index=gpu.index,
-        serial=_text(gpu.serial),
-        uuid=_text(gpu.uuid),
-        pci=_text(gpu.pci),
-        module=gpu.module_id if isinstance(gpu.module_id, int) else None,
-        product=_text(gpu.name),
-        vbios=_text(gpu.vbios),
-        memory_mib=gpu.memory_mib if isinstance(gpu.memory_mib, int) else None,
-        counters={path: value for path, value in read if isinstance(value, int)},
-    )
-
-
-def _same(gpu: GpuIdentity, board: Board) -> bool:
-    """By the UUID, or its start, where both have one; else by the address; else by the index."""
-    if gpu.uuid and board.uuid:
-        return board.uuid.startswith(gpu.uuid)
-    if gpu.pci and board.pci:
-        return gpu.pci == board.pci
-    return gpu.index is not None and gpu.index == board.index
-
-
 def _problem(fault: Fault, status: ReportStatus, boards: Sequence[Board]) -> Problem:
     gate = next((gate for gate in status.gates if gate.code == fault.code), None)
     evidence = (
@@ -278,7 +148,7 @@ def _problem(fault: Fault, status: ReportStatus, boards: Sequence[Board]) -> Pro
         last_seen=fault.last_seen,
         last_good=_last_good(status, fault, gate.good_at if gate is not None else ""),
         subject=fault.subject,
-        gpus=[at for at, board in enumerate(boards) if any(_same(gpu, board) for gpu in _gpus(fault))],
+        gpus=[at for at, board in enumerate(boards) if any(same(gpu, board) for gpu in _gpus(fault))],
         measured=fault.measured,
         also=fault.also,
         xids=sorted({int(word) for text in evidence for word in text.split(", ") if word.isdecimal()}),
@@ -322,101 +192,10 @@ def _observed(probe: ProbeStatus) -> Observed:
     )
 
 
-def _xids(sources: Sources, health: Result | None) -> list[Xid]:
-    """Those of the last health reading.  Its times are seconds since boot; the report knows when it was."""
-    if health is None:
-        return []
-    read_at = unstamp(sources.reported.report.status.probe[names.PROBE_HEALTH].read_at)
-    uptime = health.host.boottime_ms
-    booted = read_at - uptime / 1000 if read_at and isinstance(uptime, int) else 0.0
-
-    def at(seconds: int) -> str:
-        return stamp(booted + seconds) if booted else ""
-
-    found = []
-    addresses = {gpu.index: _text(gpu.pci) for gpu in health.gpus}
-    for gpu in health.gpus:
-        counts = [*gpu.xids.counts, *[None] * (len(gpu.xids.seen) - len(gpu.xids.counts))]
-        for code, seen in zip(gpu.xids.seen, counts, strict=False):
-            times = {"count": seen.count, "first": at(seen.first), "last": at(seen.last)} if seen else {}
-            found.append(Xid(code=code, gpu=gpu.index, pci=addresses[gpu.index], source="driver", **times))
-    for again in health.watch.repeated if health.watch is not None else ():
-        known = {"count": again.count, "first": at(again.first), "last": at(again.last)}
-        found.append(
-            Xid(code=again.code, gpu=again.gpu, pci=addresses.get(again.gpu, ""), source="driver", **known)
-        )
-    for event in health.kernel_log.events if health.kernel_log is not None else ():
-        if event.code is not None:
-            known = {"count": event.count, "first": at(event.first), "last": at(event.last)}
-            found.append(Xid(code=event.code, pci=event.subject, source="kernel log", **known))
-    return sorted(found, key=lambda xid: xid.last, reverse=True)
-
-
-def _fleet(
-    others: Sequence[Mapping[str, Any]] | None, path: tuple[str, str], klass: str, fault: Problem | None
-) -> Fleet | None:
-    """The other nodes that have this class at this path of their status, and those with the same finding."""
-    if others is None:
-        return None
-    alike = [each for each in others if klass and _at(each, *path) == klass]
-    same = [each for each in alike if fault is not None and _has(each, fault.code)]
-    known = sorted(_word(_dict(each.get("metadata")).get("name")) for each in same)
-    drivers = Counter(_word(_at(each, "versions", "driver")) or "unknown" for each in alike)
-    return Fleet(
-        klass=klass,
-        nodes=len(alike),
-        same=known[:MOST_NODES],
-        same_count=len(known),
-        drivers=dict(drivers.most_common()),
-    )
-
-
-def _has(report: Mapping[str, Any], code: str) -> bool:
-    """Whether the finding stands in another node's report: its gate is bad or entered, or a probe has it."""
-    gates = [_dict(gate) for gate in _list(_at(report, "gates"))]
-    if any(
-        gate.get("code") == code and (gate.get("bad") or gate.get("state") in ("gated", "held-back"))
-        for gate in gates
-    ):
-        return True
-    findings = (
-        _dict(each) for probe in _list(_at(report, "probes")) for each in _list(_dict(probe).get("findings"))
-    )
-    return any(each.get("code") == code and each.get("severity") != Severity.INFO for each in findings)
-
-
-def _peers(status: ReportStatus, others: Sequence[Mapping[str, Any]]) -> Iterator[Peer]:
-    mine = {
-        "bandwidth": (status.bandwidth.fingerprint, status.bandwidth.all_reduce),
-        "load": (status.load.fingerprint, status.load.tflops),
-        "clock": (status.clock.fingerprint, status.clock.sm_mhz or None),
-    }
-    for part, field, what, unit in _PEERS:
-        fingerprint, own = mine[part]
-        if not fingerprint or own is None:
-            continue
-        alike = (_at(each, part, field) for each in others if _at(each, part, "fingerprint") == fingerprint)
-        values = [value for value in alike if isinstance(value, int | float) and value > 0]
-        if values:
-            yield Peer(
-                what=what,
-                unit=unit,
-                own=own,
-                median=median(values),
-                lowest=min(values),
-                highest=max(values),
-                nodes=len(values),
-            )
-
-
 def _changes(sources: Sources, *, since: str) -> Iterator[Changed]:
     """Versions and transitions since then; all of them if no good run is known."""
     status, start = sources.reported.report.status, unstamp(since)
-    found = [
-        Changed(at=each.at, what=each.what, before=each.before, after=each.to)
-        for each in status.transitions
-        if each.what != _TOLD and unstamp(each.at) > start
-    ]
+    found = [each for each in transitions_of(status.transitions) if unstamp(each.at) > start]
     if unstamp(status.versions.since) > start:
         found += [
             Changed(at=status.versions.since, what=what, after=value)
@@ -427,18 +206,7 @@ def _changes(sources: Sources, *, since: str) -> Iterator[Changed]:
             )
             if value
         ]
-    yield from sorted([*found, *_of_days(sources.history, since=since)], key=lambda change: change.at)
-
-
-def _of_days(history: NodeHistory | None, *, since: str) -> Iterator[Changed]:
-    """Versions that the history saw change, by day."""
-    known: dict[str, str] = {}
-    for date, day in (history.days if history is not None else {}).items():
-        for what in ("driver", "vbios", "kernel"):
-            value = getattr(day, what)
-            if value and known.get(what) not in (None, value) and date >= since[:10]:
-                yield Changed(at=date, what=what, before=known[what], after=value)
-            known |= {what: value} if value else {}
+    yield from sorted([*found, *versions_of(sources.history, since=since)], key=lambda change: change.at)
 
 
 def _tried(sources: Sources, fault: Problem | None) -> Iterator[str]:
@@ -447,8 +215,8 @@ def _tried(sources: Sources, fault: Problem | None) -> Iterator[str]:
     if gate is not None and gate.relapses:
         times = "once" if gate.relapses == 1 else f"{gate.relapses} times"
         yield f"The fault came back {times} after its taint was lifted, last lifted at {gate.left_at}."
-    info = _dict(_dict((sources.body or {}).get("status")).get("nodeInfo"))
-    read, now = status.probe[names.PROBE_HEALTH].boot_id, _word(info.get("bootID"))
+    info = mapping(mapping((sources.body or {}).get("status")).get("nodeInfo"))
+    read, now = status.probe[names.PROBE_HEALTH].boot_id, word(info.get("bootID"))
     if read and now:
         since = "was booted again after" if read != now else "has not been rebooted since"
         yield f"The node {since} the last health reading."
@@ -537,98 +305,3 @@ def _gaps(sources: Sources, judgements: Answers, faulty: set[str]) -> Iterator[s
         codes = [code for code, each in judgements.answers.items() if each is answer and code not in faulty]
         if codes:
             yield f"{why}: {', '.join(codes)}."
-
-
-def recorded(history: NodeHistory, *, others: Sequence[Mapping[str, Any]] | None = None) -> TicketFacts:
-    """The facts of a node that is gone, from the record that its history kept.  It has one."""
-    record = history.record
-    assert record is not None, "the caller has looked"
-    accused = record.faults[0].gpus if record.faults else []
-    boards = [
-        Board(index=gpu.index, serial=gpu.serial, uuid=gpu.uuid, pci=gpu.pci, product=record.product)
-        for gpu in record.gpus
-    ]
-    boards = [replace(board, accused=any(_same(gpu, board) for gpu in accused)) for board in boards]
-    problems = [
-        Problem(
-            code=fault.code,
-            title=fault.title,
-            severity=Severity.FAIL.value if fault.cause else Severity.WARN.value,
-            cause=fault.cause,
-            state=fault.state,
-            since=fault.since,
-            last_seen=record.written_at,
-            subject=fault.subject,
-            gpus=[at for at, board in enumerate(boards) if any(_same(gpu, board) for gpu in fault.gpus)],
-            measured=fault.measured,
-            steps=fault.steps,
-        )
-        for fault in record.faults
-    ]
-    machine = Machine(boot_id=record.boot_id, kernel=record.kernel)
-    changes = [
-        Changed(at=each.at, what=each.what, before=each.before, after=each.to)
-        for each in record.transitions
-        if each.what != _TOLD
-    ]
-    facts = cleaned(
-        TicketFacts(
-            node=history.name,
-            source=["NodeHistory"],
-            gone_at=history.gone_at,
-            verdict=record.verdict.value,
-            machine=machine,
-            product=record.product,
-            count=len(record.gpus),
-            driver=record.driver,
-            vbios=record.vbios,
-            boards=boards,
-            faults=problems,
-            xids=[
-                Xid(code=int(code), last=at, source="record")
-                for code, at in record.xids.items()
-                if code.isdecimal()
-            ],
-            fleet=_fleet(others, ("gpus", "product"), record.product, problems[0] if problems else None),
-            changes=[*changes, *_of_days(history, since="")],
-            gaps=[
-                f"The node is gone: this is its record of {record.written_at or 'an unknown time'}. "
-                "Counters, machine, runs and peers are not in it. Logs can be saved only while the machine "
-                "still runs."
-            ],
-        )
-    )
-    return _with_commands(facts, nvswitch=False)
-
-
-def _cuda(health: Result | None) -> str:
-    number = health.system.cuda if health is not None else None
-    return f"{number // 1000}.{number % 1000 // 10}" if isinstance(number, int) else ""
-
-
-def _positive(value: object) -> bool:
-    return isinstance(value, int) and value > 0
-
-
-def _text(value: str | Unavailable) -> str:
-    return "" if isinstance(value, Unavailable) else value
-
-
-def _word(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _dict(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> Iterable[Any]:
-    return value if isinstance(value, list) else ()
-
-
-def _at(report: Mapping[str, Any], *path: str) -> Any:
-    """A value of another node's status; None if it is not there."""
-    value: Any = report.get("status")
-    for name in path:
-        value = _dict(value).get(name)
-    return value

@@ -73,7 +73,7 @@ class Board(Part, frozen=True, kw_only=True):
     accused: bool = False
     """Whether the ticket's fault names it."""
     counters: dict[str, int] = {}
-    """Counters and states that were read, by the names of `collect.COUNTERS`."""
+    """Counters and states that were read, by the paths of `hardware.COUNTERS`."""
 
 
 class Xid(Part, frozen=True, kw_only=True):
@@ -163,7 +163,7 @@ class Fleet(Part, frozen=True, kw_only=True):
     nodes: int = 0
     """Other nodes of the class that have a report."""
     same: list[str] = []
-    """Those on which the same finding stands now, at most `collect.MOST_NODES`."""
+    """Those on which the same finding stands now, at most `fleet.MOST_NODES`."""
     same_count: int = 0
     """How many these are."""
     drivers: dict[str, int] = {}

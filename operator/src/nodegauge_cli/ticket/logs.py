@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import re
 
-from nodegauge_cli.ticket.facts import Ask, Board, Log, Machine, Problem
+from msgspec.structs import replace
+
+from nodegauge_cli.ticket.facts import Ask, Board, Log, Machine, Problem, TicketFacts
 from nodegauge_judge import Cause
 
 _NO_FILE = re.compile(r"[^A-Za-z0-9.-]")
@@ -19,6 +21,15 @@ _SILENT = {Cause.GPU_LOST, Cause.RESET_REQUIRED, Cause.UNREADABLE, Cause.RECOVER
 """Causes with which a diagnostic would hang, or find no GPU."""
 SHELL = "kubectl debug node/{} -it --profile=sysadmin --image=IMAGE -- chroot /host bash"
 """A root shell on a node without SSH; `IMAGE` is any that the node can pull, such as busybox."""
+
+
+def with_commands(facts: TicketFacts, *, nvswitch: bool) -> TicketFacts:
+    """With what only commands on the node can tell; they are our own words, and are not cleaned."""
+    return replace(
+        facts,
+        ask=asks_for(facts.machine, facts.boards, nvswitch=nvswitch),
+        logs=logs_for(facts.node, facts.fault, nvswitch=nvswitch),
+    )
 
 
 def logs_for(node: str, fault: Problem | None, *, nvswitch: bool) -> list[Log]:

@@ -6,7 +6,8 @@ read is said in the ticket.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,8 +15,10 @@ import msgspec
 from nodegauge_cli.cluster import NODES, OF_OURS, POLICIES, READINGS, REPORTS, Cluster, NoCluster, NotThere
 from nodegauge_cli.judging import Criteria
 from nodegauge_cli.reported import EVIDENCE_KIND, Reported, Unusable, reported
-from nodegauge_cli.ticket.collect import Sources, collect, recorded
+from nodegauge_cli.ticket.collect import Sources, collect
 from nodegauge_cli.ticket.facts import TicketFacts
+from nodegauge_cli.ticket.raw import Object, name_of
+from nodegauge_cli.ticket.record import recorded
 from nodegauge_operator import names
 from nodegauge_operator.api.chassis import parse_chassis
 from nodegauge_operator.api.node_history import NodeHistory, parse_node_history
@@ -23,7 +26,6 @@ from nodegauge_operator.api.policy import Policy, PolicyInvalid, PolicySpec, par
 
 HISTORY_KIND, HISTORIES = "NodeHistory", f"{OF_OURS}/nodehistories"
 CHASSIS = f"{OF_OURS}/{names.CHASSIS_PLURAL}"
-Object = Mapping[str, Any]
 
 
 class Nothing(Exception):
@@ -31,7 +33,8 @@ class Nothing(Exception):
 
 
 def from_cluster(cluster: Cluster, node: str, *, chosen: str = "") -> TicketFacts:
-    """The facts of a node of a cluster; `chosen`: the finding that it is about.  Raises `NoCluster`, `Nothing`, `Unusable`."""
+    """The facts of a node of a cluster; `chosen`: the finding that the ticket is about.  Raises `NoCluster`,
+    `Nothing`, `Unusable`."""
     unread: list[str] = []
 
     def asked(find: Callable[[], Iterable[Object | None]], what: str) -> list[Object]:
@@ -51,12 +54,16 @@ def from_cluster(cluster: Cluster, node: str, *, chosen: str = "") -> TicketFact
         (CHASSIS, names.CHASSIS_KIND),
         (HISTORIES, HISTORY_KIND),
     ):
-        bodies += asked(lambda path=path: [cluster.find(path, node)], what)
-    bodies += asked(lambda: cluster.each(POLICIES), names.POLICY_KIND)
-    others = asked(lambda: cluster.each(REPORTS), f"{names.REPORT_KIND}s of other nodes")
+        bodies += asked(partial(_one, cluster, path, node), what)
+    bodies += asked(partial(cluster.each, POLICIES), names.POLICY_KIND)
+    others = asked(partial(cluster.each, REPORTS), f"{names.REPORT_KIND}s of other nodes")
     listed = [{**body, "kind": names.REPORT_KIND} for body in others]  # items of a list have no kind
-    bodies += [each for each in listed if _name(each) != node]
+    bodies += [each for each in listed if name_of(each) != node]
     return from_objects(bodies, node, chosen=chosen, unread=unread)
+
+
+def _one(cluster: Cluster, path: str, node: str) -> list[Object | None]:
+    return [cluster.find(path, node)]
 
 
 def from_objects(
@@ -66,9 +73,10 @@ def from_objects(
     bodies = list(bodies)
     own = {kind: _of(bodies, kind, node) for kind in (names.CHASSIS_KIND, HISTORY_KIND, "Node")}
     kinds = (names.REPORT_KIND, names.READING_KIND, EVIDENCE_KIND)
-    mine = [body for kind in kinds for body in bodies if body.get("kind") == kind and _name(body) == node]
-    others = [body for body in bodies if body.get("kind") == names.REPORT_KIND and _name(body) != node]
-    history = parse_node_history(own[HISTORY_KIND]) if own[HISTORY_KIND] is not None else None
+    mine = [body for kind in kinds for body in bodies if body.get("kind") == kind and name_of(body) == node]
+    others = [body for body in bodies if body.get("kind") == names.REPORT_KIND and name_of(body) != node]
+    kept = own[HISTORY_KIND]
+    history = parse_node_history(kept) if kept is not None else None
     documents = reported(mine)
     if not documents:
         return _of_gone(node, history, others or None)
@@ -117,10 +125,4 @@ def _policy(bodies: Iterable[Object], document: Reported) -> tuple[Policy, Crite
 
 
 def _of(bodies: Iterable[Object], kind: str, name: str) -> dict[str, Any] | None:
-    return next((dict(body) for body in bodies if body.get("kind") == kind and _name(body) == name), None)
-
-
-def _name(body: Object) -> str:
-    metadata = body.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, dict) else None
-    return name if isinstance(name, str) else ""
+    return next((dict(body) for body in bodies if body.get("kind") == kind and name_of(body) == name), None)

@@ -10,8 +10,8 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from nodegauge_cli.ticket.collect import COUNTERS
 from nodegauge_cli.ticket.facts import Ask, Board, Log, Peer, Problem, TicketFacts, Xid
+from nodegauge_cli.ticket.hardware import COUNTERS
 
 WIDTH = 80
 LABEL = 12
