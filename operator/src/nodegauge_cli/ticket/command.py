@@ -58,7 +58,7 @@ def ticket(node: str, form: str, file: BinaryIO | None, fault: str, anyway: bool
 
     Everything comes from the Kubernetes API: NodeReport, NodeReading, Node, and ChassisReading, NodeHistory
     and the reports of other nodes where they can be read. Of a node that is gone, its NodeHistory tells. The
-    ClusterRole nodegauge-view is enough. Nothing is sent anywhere.
+    ClusterRole nodegauge-view is enough; who may also read nodes gets the machine's ids. Nothing is sent.
 
     \b
     Exit code: 0 printed, 1 the cluster cannot be asked or does not know NODE, 2 bad input,

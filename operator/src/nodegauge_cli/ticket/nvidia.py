@@ -44,5 +44,4 @@ def _lines(facts: TicketFacts) -> Iterator[str]:
 
 def _subject(facts: TicketFacts) -> str:
     serials = ", ".join(board.serial for board in facts.accused() if board.serial)
-    product = f"{facts.product}, " if facts.product else ""
-    return f"{product}{words.headline(facts)}{f', serial {serials}' if serials else ''}"
+    return f"{words.headline(facts)}{f', serial {serials}' if serials else ''}"

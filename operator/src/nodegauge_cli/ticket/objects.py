@@ -57,8 +57,7 @@ def from_cluster(cluster: Cluster, node: str, *, chosen: str = "") -> TicketFact
         bodies += asked(partial(_one, cluster, path, node), what)
     bodies += asked(partial(cluster.each, POLICIES), names.POLICY_KIND)
     others = asked(partial(cluster.each, REPORTS), f"{names.REPORT_KIND}s of other nodes")
-    listed = [{**body, "kind": names.REPORT_KIND} for body in others]  # items of a list have no kind
-    bodies += [each for each in listed if name_of(each) != node]
+    bodies += [each for each in others if name_of(each) != node]
     return from_objects(bodies, node, chosen=chosen, unread=unread)
 
 
