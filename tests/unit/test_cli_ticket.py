@@ -15,7 +15,7 @@ import support.results as made
 from nodegauge_cli.__main__ import main
 from nodegauge_cli.cluster import Cluster, NoCluster, NotThere
 from nodegauge_cli.reported import objects
-from nodegauge_cli.ticket.azure import _OF_XID, _WORDS, CATEGORY_OF, NOT_OURS, Category, category_of
+from nodegauge_cli.ticket.azure import _WORDS, CATEGORY_OF, NOT_OURS, OF_XID, Category, category_of
 from nodegauge_cli.ticket.facts import Problem, TicketFacts
 from nodegauge_contract import Ecc, Pcie, Repair, Xids, text
 from nodegauge_contract import Result as Document
@@ -220,7 +220,7 @@ def test_azure_gets_its_request_and_hears_what_is_missing() -> None:
 def test_every_finding_that_sets_a_taint_has_a_category_of_azure() -> None:
     gated = {code for code, rule in CATALOGUE.items() if rule.gate is not None}
     assert (gated - CATEGORY_OF.keys(), CATEGORY_OF.keys() - CATALOGUE.keys()) == (set(), set())
-    reached = {*CATEGORY_OF.values(), *_OF_XID.values(), *(category for _, category in _WORDS.values())}
+    reached = {*CATEGORY_OF.values(), *OF_XID.values(), *(category for _, category in _WORDS.values())}
     assert (len(Category), set(Category) - reached) == (26, NOT_OURS.keys())
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 from nodegauge_cli.ticket.facts import Ask, Board, Log, Part, Problem, TicketFacts
 
+CATEGORIES = "https://learn.microsoft.com/azure/azure-impact-reporting/guest-health-impact-categories"
 API = "2023-02-01-preview"
 ARM = "https://management.azure.com"
 _URL = f"{ARM}/subscriptions/{{}}/providers/Microsoft.Impact/workloadImpacts/NAME?api-version={{}}"
@@ -120,7 +121,7 @@ CATEGORY_OF: dict[str, Category] = {
     "kernel-log": Category.XID,
 }
 """Every finding that may set a taint, and some that may not.  Any other asks for an investigation."""
-_OF_XID = {79: Category.XID_79, 95: Category.XID_95, 48: Category.XID_48, 94: Category.XID_94}
+OF_XID = {79: Category.XID_79, 95: Category.XID_95, 48: Category.XID_48, 94: Category.XID_94}
 """The worst first: a GPU that fell off the bus may have told of its memory before."""
 _WITH_XIDS = ("xid", "ecc", "gpu-lost", "kernel-log")
 """Findings that such an Xid explains."""
@@ -169,7 +170,7 @@ class Request(Part, frozen=True, kw_only=True):
 def category_of(fault: Problem) -> Category:
     """The category of a finding, by its code, its Xids and its words."""
     if fault.code in _WITH_XIDS:
-        for xid, category in _OF_XID.items():
+        for xid, category in OF_XID.items():
             if xid in fault.xids:
                 return category
     more = _WORDS.get(fault.code)
