@@ -122,15 +122,16 @@ TICKET = f"""# Fields of a ticket
 
 {GENERATED}
 
-`nodegauge ticket NODE --for json` prints one object with these fields; the [other forms](../tickets.md) say nothing else.
-Every field is there: a value that nobody read is `null`, `""`, `0` or an empty list, and `gaps` and `ask` say what is
-missing. `{facts.FORM}` version {facts.VERSION}: later versions may add fields.
+`nodegauge ticket NODE --for json` prints one object with these fields; the [other forms](../tickets.md) say
+nothing else.
+Every field is there: a value that nobody read is `null`, `""`, `0` or an empty list, and `gaps` and `ask` say
+what is missing. `{facts.FORM}` version {facts.VERSION}: later versions may add fields.
 
 {{structs}}
 
 ## Categories of Azure
 The [impact category]({azure.CATEGORIES}) of each finding in `--for azure`. Xids
-{", ".join(map(str, sorted(azure.OF_XID)))} have categories of their own; of a finding that is not listed, it is
+{", ".join(map(str, sorted(azure.OF_XID)))} have categories of their own. Any other finding:
 `{azure.Category.MANUAL.value}`.
 
 {{categories}}
@@ -181,14 +182,10 @@ def fields_of(struct: type[msgspec.Struct]) -> list[tuple[str, str, str]]:
 
 def ticket_page() -> str:
     """docs/reference/ticket.md."""
-    structs = [
-        facts.TicketFacts,
-        *(each for each in facts.Part.__subclasses__() if each.__module__ == facts.__name__),
-    ]
-    parts = [
-        f"## {struct.__name__}\n{inspect.getdoc(struct)}\n\n{table(('field', 'type', 'meaning'), fields_of(struct))}"
-        for struct in dict.fromkeys(structs)
-    ]
+    own = [each for each in facts.Part.__subclasses__() if each.__module__ == facts.__name__]
+    own.sort(key=lambda struct: struct is not facts.TicketFacts)
+    head = ("field", "type", "meaning")
+    parts = (f"## {each.__name__}\n{inspect.getdoc(each)}\n\n{table(head, fields_of(each))}" for each in own)
     return TICKET.format(
         structs="\n\n".join(parts),
         categories=table(

@@ -15,7 +15,7 @@ import support.results as made
 from nodegauge_cli.__main__ import main
 from nodegauge_cli.cluster import Cluster, NoCluster, NotThere
 from nodegauge_cli.reported import objects
-from nodegauge_cli.ticket.azure import _WORDS, CATEGORY_OF, NOT_OURS, OF_XID, Category, category_of
+from nodegauge_cli.ticket.azure import _BY_TEXT, CATEGORY_OF, NOT_OURS, OF_XID, Category, category_of
 from nodegauge_cli.ticket.facts import Problem, TicketFacts
 from nodegauge_contract import Ecc, Pcie, Repair, Xids, text
 from nodegauge_contract import Result as Document
@@ -167,7 +167,8 @@ def test_the_facts_hold_what_a_vendor_asks_for() -> None:
     }
     assert [known["machine"][key] for key in ("serial", "machineId", "systemUuid")] == ["S-42", "m-1", "s-1"]
     assert {"at": stamp(LATER), "what": "verdict", "before": "pass", "after": "fail"} in known["changes"]
-    assert "gpu-lost" in {each["code"] for each in known["excluded"]}
+    excluded = {each["code"] for each in known["excluded"]}
+    assert ("gpu-lost" in excluded, excluded & {"nvlink-errors", "pcie-narrow", "xid"}) == (True, set())
     assert {"what": "PCIe", "value": "8 of 8 GPUs at full width (x16)"} in known["numbers"]
     assert "The nccl probe never ran here." in known["gaps"]
     assert known["tried"] == ["The node was booted again after the last health reading."]
@@ -220,7 +221,7 @@ def test_azure_gets_its_request_and_hears_what_is_missing() -> None:
 def test_every_finding_that_sets_a_taint_has_a_category_of_azure() -> None:
     gated = {code for code, rule in CATALOGUE.items() if rule.gate is not None}
     assert (gated - CATEGORY_OF.keys(), CATEGORY_OF.keys() - CATALOGUE.keys()) == (set(), set())
-    reached = {*CATEGORY_OF.values(), *OF_XID.values(), *(category for _, category in _WORDS.values())}
+    reached = {*CATEGORY_OF.values(), *OF_XID.values(), *(category for _, category in _BY_TEXT.values())}
     assert (len(Category), set(Category) - reached) == (26, NOT_OURS.keys())
 
 

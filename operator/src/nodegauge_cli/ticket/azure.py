@@ -125,7 +125,7 @@ OF_XID = {79: Category.XID_79, 95: Category.XID_95, 48: Category.XID_48, 94: Cat
 """The worst first: a GPU that fell off the bus may have told of its memory before."""
 _WITH_XIDS = ("xid", "ecc", "gpu-lost", "kernel-log")
 """Findings that such an Xid explains."""
-_WORDS = {
+_BY_TEXT = {
     "gpu-fault": (re.compile("inforom", re.IGNORECASE), Category.INFOROM),
     "nic-down": (re.compile(r"lost its link|times", re.IGNORECASE), Category.IB_PORT_FLAPPING),
 }
@@ -173,7 +173,7 @@ def category_of(fault: Problem) -> Category:
         for xid, category in OF_XID.items():
             if xid in fault.xids:
                 return category
-    more = _WORDS.get(fault.code)
+    more = _BY_TEXT.get(fault.code)
     if more is not None and more[0].search(fault.measured):
         return more[1]
     return CATEGORY_OF.get(fault.code, Category.MANUAL)

@@ -195,9 +195,9 @@ def _observed(probe: ProbeStatus) -> Observed:
 def _changes(sources: Sources, *, since: str) -> Iterator[Changed]:
     """Versions and transitions since then; all of them if no good run is known."""
     status, start = sources.reported.report.status, unstamp(since)
-    found = [each for each in transitions_of(status.transitions) if unstamp(each.at) > start]
+    changes = [each for each in transitions_of(status.transitions) if unstamp(each.at) > start]
     if unstamp(status.versions.since) > start:
-        found += [
+        changes += [
             Changed(at=status.versions.since, what=what, after=value)
             for what, value in (
                 ("driver", status.versions.driver),
@@ -206,7 +206,7 @@ def _changes(sources: Sources, *, since: str) -> Iterator[Changed]:
             )
             if value
         ]
-    yield from sorted([*found, *versions_of(sources.history, since=since)], key=lambda change: change.at)
+    yield from sorted([*changes, *versions_of(sources.history, since=since)], key=lambda change: change.at)
 
 
 def _tried(sources: Sources, fault: Problem | None) -> Iterator[str]:
@@ -295,7 +295,8 @@ def _gaps(sources: Sources, judgements: Answers, faulty: set[str]) -> Iterator[s
         yield "No health reading: counters, Xids and firmware of each board are unknown."
     for probe, part in ((names.PROBE_NCCL, status.bandwidth), (names.PROBE_LOAD, status.load)):
         if not status.probe[probe].read_at:
-            yield f"The {probe} probe never ran here. {part.detail}".rstrip()
+            why = f" {part.detail.rstrip('.')}." if part.detail else ""
+            yield f"The {probe} probe never ran here.{why}"
     if sources.chassis is None and not status.psu:
         yield "No power supply and no BMC was read."
     for answer, why in (

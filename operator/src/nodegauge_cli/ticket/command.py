@@ -92,11 +92,11 @@ def _facts(node: str, file: BinaryIO | None, context: str, *, chosen: str) -> Ti
 def _nothing(facts: TicketFacts, form: str) -> str:
     """That there is nothing to report, and whether that means anything."""
     read = [probe for probe in facts.observed if probe.read_at]
-    said = f"no fault of {facts.node} is known"
+    message = f"no fault of {facts.node} is known"
     if facts.verdict in ("pass", "warn") and read:
         seen = ", ".join(f"{probe.probe} at {probe.read_at}: {probe.verdict}" for probe in read)
-        said += f". Last read: {seen}."
+        message += f". Last read: {seen}."
     else:
-        said += f", and none is ruled out: {facts.summary or 'it was never read.'}"
+        message += f", and none is ruled out: {facts.summary or 'it was never read.'}"
     hint = "Azure takes no report without one." if form == "azure" else "--anyway prints what is known."
-    return f"Nothing to report: {said} {hint}"
+    return f"Nothing to report: {message} {hint}"

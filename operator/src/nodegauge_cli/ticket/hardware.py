@@ -133,19 +133,19 @@ def xids_of(status: ReportStatus, health: Result | None) -> list[Xid]:
     read_at, uptime = unstamp(status.probe[names.PROBE_HEALTH].read_at), health.host.boottime_ms
     booted = read_at - uptime / 1000 if read_at and isinstance(uptime, int) else 0.0
     pci = {gpu.index: text_of(gpu.pci) for gpu in health.gpus}
-    found = []
+    xids = []
     for gpu in health.gpus:
         counts: list[XidCount | None] = [*gpu.xids.counts, *(None for _ in gpu.xids.seen)]
-        found += [
+        xids += [
             _xid(code, seen, booted, gpu=gpu.index, pci=pci[gpu.index])
             for code, seen in zip(gpu.xids.seen, counts, strict=False)
         ]
     for again in health.watch.repeated if health.watch is not None else ():
-        found.append(_xid(again.code, again, booted, gpu=again.gpu, pci=pci.get(again.gpu, "")))
+        xids.append(_xid(again.code, again, booted, gpu=again.gpu, pci=pci.get(again.gpu, "")))
     for event in health.kernel_log.events if health.kernel_log is not None else ():
         if event.code is not None:
-            found.append(_xid(event.code, event, booted, pci=event.subject, source="kernel log"))
-    return sorted(found, key=lambda xid: xid.last, reverse=True)
+            xids.append(_xid(event.code, event, booted, pci=event.subject, source="kernel log"))
+    return sorted(xids, key=lambda xid: xid.last, reverse=True)
 
 
 def _xid(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodegauge_cli.ticket import words
+from nodegauge_cli.ticket import paragraphs
 from nodegauge_cli.ticket.facts import TicketFacts
 
 
@@ -21,27 +21,31 @@ def nvidia(facts: TicketFacts) -> str:
 
 def _lines(facts: TicketFacts) -> Iterator[str]:
     yield f"Subject: {_subject(facts)}"
-    yield from words.block(
-        "Product and serial number", words.accused(facts), none="The fault names no board."
+    yield from paragraphs.block(
+        "Product and serial number", paragraphs.accused(facts), none="The fault names no board."
     )
-    yield from words.block("System", words.machine(facts))
-    yield from words.block("What was observed about the incident?", [*words.what(facts), *words.xids(facts)])
-    yield from words.block("When was the incident observed?", words.when(facts))
-    yield from words.block("How was it observed?", words.how(facts), none="The runs are not known.")
-    yield from words.block("Is this behavior observed on multiple systems? How many?", words.where(facts))
-    yield from words.block(
-        "Has anything changed recently?", words.changed(facts), none="Nothing that is known."
+    yield from paragraphs.block("System", paragraphs.machine(facts))
+    yield from paragraphs.block(
+        "What was observed about the incident?", [*paragraphs.what(facts), *paragraphs.xids(facts)]
     )
-    yield from words.block(
-        "Causes in the system that are ruled out", words.excluded(facts), none="None is known to be."
+    yield from paragraphs.block("When was the incident observed?", paragraphs.when(facts))
+    yield from paragraphs.block("How was it observed?", paragraphs.how(facts), none="The runs are not known.")
+    yield from paragraphs.block(
+        "Is this behavior observed on multiple systems? How many?", paragraphs.where(facts)
     )
-    yield from words.block("Not read or not judged", words.gaps(facts))
-    yield from words.block("Steps taken so far", words.tried(facts), none="None that is known.")
-    yield from words.block("Attach (save before a reboot or a reset)", words.save(facts.logs))
-    yield from words.block("Add by hand", words.ask(facts.ask))
-    yield from words.block("Other GPUs of the system", words.others(facts))
+    yield from paragraphs.block(
+        "Has anything changed recently?", paragraphs.changed(facts), none="Nothing that is known."
+    )
+    yield from paragraphs.block(
+        "Causes in the system that are ruled out", paragraphs.excluded(facts), none="None is known to be."
+    )
+    yield from paragraphs.block("Not read or not judged", paragraphs.gaps(facts))
+    yield from paragraphs.block("Steps taken so far", paragraphs.tried(facts), none="None that is known.")
+    yield from paragraphs.block("Attach (save before a reboot or a reset)", paragraphs.save(facts.logs))
+    yield from paragraphs.block("Add by hand", paragraphs.ask(facts.ask))
+    yield from paragraphs.block("Other GPUs of the system", paragraphs.others(facts))
 
 
 def _subject(facts: TicketFacts) -> str:
     serials = ", ".join(board.serial for board in facts.accused() if board.serial)
-    return f"{words.headline(facts)}{f', serial {serials}' if serials else ''}"
+    return f"{paragraphs.headline(facts)}{f', serial {serials}' if serials else ''}"

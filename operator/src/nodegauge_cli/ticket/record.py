@@ -15,7 +15,7 @@ from nodegauge_judge import Severity
 from nodegauge_operator.api.history import Transition
 from nodegauge_operator.api.node_history import NodeHistory
 
-_TOLD = "override"
+_OF_PEOPLE = "override"
 """A transition that says what a person decided: none of the vendor's business."""
 
 
@@ -81,7 +81,7 @@ def transitions_of(transitions: Sequence[Transition]) -> list[Changed]:
     return [
         Changed(at=each.at, what=each.what, before=each.before, after=each.to)
         for each in transitions
-        if each.what != _TOLD
+        if each.what != _OF_PEOPLE
     ]
 
 

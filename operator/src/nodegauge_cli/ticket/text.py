@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodegauge_cli.ticket import words
+from nodegauge_cli.ticket import paragraphs
 from nodegauge_cli.ticket.facts import TicketFacts
 from nodegauge_cli.ticket.logs import SHELL
 
@@ -15,23 +15,25 @@ def text(facts: TicketFacts) -> str:
 
 
 def _lines(facts: TicketFacts) -> Iterator[str]:
-    yield words.headline(facts)
-    yield from words.block("FAULT", [*words.what(facts), *words.when(facts)])
-    yield from words.block("BOARD", words.accused(facts), none="The fault names no board.")
-    yield from words.block("XIDS", words.xids(facts), none="None in what was read.")
-    yield from words.block("HOW IT WAS SEEN", words.how(facts), none="The runs are not known.")
-    yield from words.block("OTHER MACHINES", words.where(facts))
-    yield from words.block(
-        "CHANGED SINCE THE LAST GOOD RUN", words.changed(facts), none="Nothing that is known."
+    yield paragraphs.headline(facts)
+    yield from paragraphs.block("FAULT", [*paragraphs.what(facts), *paragraphs.when(facts)])
+    yield from paragraphs.block("BOARD", paragraphs.accused(facts), none="The fault names no board.")
+    yield from paragraphs.block("XIDS", paragraphs.xids(facts), none="None in what was read.")
+    yield from paragraphs.block("HOW IT WAS SEEN", paragraphs.how(facts), none="The runs are not known.")
+    yield from paragraphs.block("OTHER MACHINES", paragraphs.where(facts))
+    yield from paragraphs.block(
+        "CHANGED SINCE THE LAST GOOD RUN", paragraphs.changed(facts), none="Nothing that is known."
     )
-    yield from words.block("READ, AND GOOD", words.excluded(facts), none="Nothing is known to be good.")
-    yield from words.block("NOT READ OR NOT JUDGED", words.gaps(facts))
-    yield from words.block("MACHINE", words.machine(facts))
-    yield from words.block("OTHER BOARDS", words.others(facts))
+    yield from paragraphs.block(
+        "READ, AND GOOD", paragraphs.excluded(facts), none="Nothing is known to be good."
+    )
+    yield from paragraphs.block("NOT READ OR NOT JUDGED", paragraphs.gaps(facts))
+    yield from paragraphs.block("MACHINE", paragraphs.machine(facts))
+    yield from paragraphs.block("OTHER BOARDS", paragraphs.others(facts))
     shell = SHELL.format(facts.node)
-    where = words.Row("", "As root on the node. Without SSH:", shell)
-    yield from words.block("SAVE BEFORE A REBOOT OR A RESET", [where, *words.save(facts.logs)])
-    yield from words.block("FOR THE VENDOR, NOT KNOWN HERE", words.ask(facts.ask))
-    yield from words.block("TRIED", words.tried(facts), none="Nothing that is known.")
-    yield from words.block("WHAT TO DO", words.steps(facts.fault))
+    where = paragraphs.Row("", "As root on the node. Without SSH:", shell)
+    yield from paragraphs.block("SAVE BEFORE A REBOOT OR A RESET", [where, *paragraphs.save(facts.logs)])
+    yield from paragraphs.block("FOR THE VENDOR, NOT KNOWN HERE", paragraphs.ask(facts.ask))
+    yield from paragraphs.block("TRIED", paragraphs.tried(facts), none="Nothing that is known.")
+    yield from paragraphs.block("WHAT TO DO", paragraphs.steps(facts.fault))
     yield from ("", f"From {', '.join(facts.source)}.")

@@ -207,8 +207,8 @@ def xids(facts: TicketFacts) -> Iterator[Row]:
 
 
 def _xid(xid: Xid) -> str:
-    place = f"GPU {xid.gpu}" if xid.gpu is not None else ""
-    where = ", ".join(part for part in (place, xid.pci) if part) or "GPU not known"
+    gpu = f"GPU {xid.gpu}" if xid.gpu is not None else ""
+    where = ", ".join(part for part in (gpu, xid.pci) if part) or "GPU not known"
     times = f"{xid.count} times" if xid.count is not None else "how often is not known"
     first = f", first {xid.first}" if xid.first else ""
     return f"{where}: {times}{first}, last {xid.last or UNKNOWN} ({xid.source})"
