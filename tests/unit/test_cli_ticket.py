@@ -60,6 +60,11 @@ SICK = made.later(
 )
 
 
+WARNED = machine(ecc=Ecc(mode=1, volatile_uncorrected=2, aggregate_uncorrected=2, sram_threshold=0))
+REFUSED_ONCE = made.with_pair(machine(), 0, 1, read=5)
+"""Errors without an earlier reading to compare with, and a fault that needs two runs."""
+
+
 def reported(name: str, *readings: Document) -> AReport:
     """The report of a node after these health runs, a quarter of an hour apart."""
     node, report = make_node(name), make_report(make_node(name))
@@ -290,9 +295,17 @@ def test_a_ticket_is_about_what_is_broken_not_what_the_driver_asks_for() -> None
         ([FLEET[0]], ("--anyway", "--for", "azure"), 3, "Azure takes no report without one"),
         ([FLEET[1]], (), 1, "there is no NodeReport of gpu-8, and no NodeHistory"),
         ([FLEET[0]], ("--fault", "hot"), 2, "gpu-8 has no fault"),
+        (
+            [of_report(reported("gpu-8", WARNED))],
+            (),
+            3,
+            "known but warnings (--fault makes a ticket of one): ecc",
+        ),
+        ([of_report(reported("gpu-8", WARNED))], ("--fault", "ecc"), 0, "gpu-8: memory errors (ECC) [ecc]"),
+        ([of_report(reported("gpu-8", REFUSED_ONCE))], (), 0, "NOT CONFIRMED: 1 bad so far"),
         ([{"kind": "NodeReport", "metadata": {"name": "gpu-8"}, "status": 3}], (), 2, "cannot be read"),
     ],
-    ids=range(7),
+    ids=range(10),
 )
 def test_without_a_fault_it_says_so(
     bodies: list[dict[str, Any]], arguments: tuple[str, ...], code: int, says: str

@@ -130,6 +130,7 @@ _BY_TEXT = {
     "nic-down": (re.compile(r"lost its link|times", re.IGNORECASE), Category.IB_PORT_FLAPPING),
 }
 """Findings of which the measurement tells more."""
+UNCONFIRMED = "Too few runs have shown it: wait for the next ones."
 _BEFORE = {
     "reset-required": "Reset the GPU or restart the VM yourself first.",
     "recovery-action": "Do what the driver asks for first; a restart of the VM does most of it.",
@@ -192,11 +193,14 @@ def azure(facts: TicketFacts) -> str:
     }
     properties |= {"impactedResourceId": resource[1]} if resource else {}
     properties["additionalProperties"] = _of_gpu(facts, category)
+    unsure = f"{UNCONFIRMED} " if facts.unconfirmed else ""
     request = Request(
         url=_URL.format(resource[2] if resource else "SUBSCRIPTION", API),
         body={"properties": properties},
         missing=_missing(resource[2] if resource else ""),
-        category=Choice(name=category, finding=fault.code, before=_BEFORE.get(fault.code, "")),
+        category=Choice(
+            name=category, finding=fault.code, before=f"{unsure}{_BEFORE.get(fault.code, '')}".strip()
+        ),
         save_first=facts.logs,
     )
     return msgspec.json.format(msgspec.json.encode(request), indent=2).decode() + "\n"

@@ -23,7 +23,7 @@ from nodegauge_cli.ticket.fleet import fleet_of, peers_of
 from nodegauge_cli.ticket.hardware import boards_of, cuda_of, machine_of, nvswitch_of, same, xids_of
 from nodegauge_cli.ticket.logs import with_commands
 from nodegauge_cli.ticket.raw import Object, mapping, word
-from nodegauge_cli.ticket.record import transitions_of, versions_of
+from nodegauge_cli.ticket.record import transitions_of, versions_of, with_recorded
 from nodegauge_contract import Result
 from nodegauge_judge import CATALOGUE, Answer, GpuIdentity, Judgement, Severity, Verdict
 from nodegauge_judge.chassis.judge import judge_chassis
@@ -92,7 +92,7 @@ def collect(sources: Sources) -> TicketFacts:
             vbios=status.versions.vbios,
             boards=boards,
             faults=problems,
-            xids=xids_of(status, health),
+            xids=with_recorded(xids_of(status, health), sources.history),
             observed=[_observed(probe) for probe in status.probes if probe.name != names.PROBE_PULL],
             fleet=fleet_of(sources.others, ("versions", "class"), status.versions.klass, first),
             peers=list(peers_of(status, sources.others or ())),

@@ -20,6 +20,7 @@ from nodegauge_cli.ticket.facts import TicketFacts
 from nodegauge_cli.ticket.nvidia import nvidia
 from nodegauge_cli.ticket.objects import Nothing, from_cluster, from_objects
 from nodegauge_cli.ticket.text import text
+from nodegauge_judge import Severity
 from nodegauge_operator import names
 
 FORMS = {"text": text, "nvidia": nvidia, "azure": azure, "json": as_json}
@@ -62,7 +63,7 @@ def ticket(node: str, form: str, file: BinaryIO | None, fault: str, anyway: bool
 
     \b
     Exit code: 0 printed, 1 the cluster cannot be asked or does not know NODE, 2 bad input,
-    3 no fault is known (nothing is printed without --anyway).
+    3 no fault is known, or warnings alone (nothing is printed without --anyway).
 
     \b
     Examples:
@@ -73,7 +74,8 @@ def ticket(node: str, form: str, file: BinaryIO | None, fault: str, anyway: bool
     facts = _facts(node, file, context, chosen=fault)
     if fault and fault not in (codes := [each.code for each in facts.faults]):
         raise BadInput(f"--fault {fault}: {node} has {', '.join(codes) or 'no fault'}")
-    if facts.fault is None and (form == "azure" or not anyway):
+    broken = facts.fault is not None and (fault or facts.fault.severity == Severity.FAIL)
+    if not broken and (form == "azure" or not anyway):
         raise NoFault(_nothing(facts, form))
     sys.stdout.write(FORMS[form](facts))
 
@@ -92,7 +94,9 @@ def _facts(node: str, file: BinaryIO | None, context: str, *, chosen: str) -> Ti
 def _nothing(facts: TicketFacts, form: str) -> str:
     """That there is nothing to report, and whether that means anything."""
     read = [probe for probe in facts.observed if probe.read_at]
+    warnings = ", ".join(each.code for each in facts.faults)
     message = f"no fault of {facts.node} is known"
+    message += f" but warnings (--fault makes a ticket of one): {warnings}" if warnings else ""
     if facts.verdict in ("pass", "warn") and read:
         seen = ", ".join(f"{probe.probe} at {probe.read_at}: {probe.verdict}" for probe in read)
         message += f". Last read: {seen}."

@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from nodegauge_operator.api.report import GateState
+
 FORM = "nodegauge.dev/ticket"
 VERSION = 1
 _UNSAFE = re.compile(r"[<>]")
@@ -302,6 +304,11 @@ class TicketFacts(Part, frozen=True, kw_only=True):
     def fault(self) -> Problem | None:
         """What the ticket is about; None if no fault is known."""
         return self.faults[0] if self.faults else None
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether too few runs have shown the fault for its taint."""
+        return self.fault is not None and self.fault.state == GateState.WATCHING
 
     def accused(self) -> list[Board]:
         """The boards that the first fault names."""

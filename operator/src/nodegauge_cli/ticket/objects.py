@@ -56,9 +56,11 @@ def from_cluster(cluster: Cluster, node: str, *, chosen: str = "") -> TicketFact
     ):
         bodies += asked(partial(_one, cluster, path, node), what)
     bodies += asked(partial(cluster.each, POLICIES), names.POLICY_KIND)
+    known = len(unread)
     others = asked(partial(cluster.each, REPORTS), f"{names.REPORT_KIND}s of other nodes")
+    listed = len(unread) == known
     bodies += [each for each in others if name_of(each) != node]
-    return from_objects(bodies, node, chosen=chosen, unread=unread)
+    return from_objects(bodies, node, chosen=chosen, unread=unread, listed=listed)
 
 
 def _one(cluster: Cluster, path: str, node: str) -> list[Object | None]:
@@ -66,9 +68,15 @@ def _one(cluster: Cluster, path: str, node: str) -> list[Object | None]:
 
 
 def from_objects(
-    bodies: Iterable[Object], node: str, *, chosen: str = "", unread: Iterable[str] = ()
+    bodies: Iterable[Object],
+    node: str,
+    *,
+    chosen: str = "",
+    unread: Iterable[str] = (),
+    listed: bool = False,
 ) -> TicketFacts:
-    """The facts of the node among these objects.  Raises `Nothing`, `Unusable`."""
+    """The facts of the node among these objects; `unread`: what is missing and why, `listed`: the reports of
+    all nodes are among them.  Raises `Nothing`, `Unusable`."""
     bodies = list(bodies)
     own = {kind: _of(bodies, kind, node) for kind in (names.CHASSIS_KIND, HISTORY_KIND, "Node")}
     kinds = (names.REPORT_KIND, names.READING_KIND, EVIDENCE_KIND)
@@ -78,7 +86,7 @@ def from_objects(
     history = parse_node_history(kept) if kept is not None else None
     documents = reported(mine)
     if not documents:
-        return _of_gone(node, history, others or None)
+        return _of_gone(node, history, others if others or listed else None)
     document = documents[0]
     policy, criteria, wrong = _policy(bodies, document)
     chassis = own[names.CHASSIS_KIND]
@@ -92,7 +100,7 @@ def from_objects(
             history=history if same else None,
             policy=policy,
             criteria=criteria,
-            others=others or None,
+            others=others if others or listed else None,
             unread=(*unread, *wrong),
             chosen=chosen,
         )

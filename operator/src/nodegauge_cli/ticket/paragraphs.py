@@ -64,7 +64,8 @@ def what(facts: TicketFacts) -> Iterator[Row]:
         yield Row("verdict", f"{facts.verdict}: {facts.summary or 'nothing was read'}")
         return
     taint = f", taint {fault.cause}" if fault.cause else ""
-    yield Row("fault", f"{fault.title} [{fault.code}], {fault.severity}{taint}")
+    unsure = f", NOT CONFIRMED: {fault.bad_runs} bad so far" if facts.unconfirmed else ""
+    yield Row("fault", f"{fault.title} [{fault.code}], {fault.severity}{taint}{unsure}")
     yield Row("place", fault.subject or "the node")
     yield Row("measured", fault.measured or "see the finding's steps; the report keeps no number")
     if fault.also:

@@ -59,11 +59,7 @@ def recorded(history: NodeHistory, *, others: Sequence[Object] | None = None) ->
             vbios=record.vbios,
             boards=boards,
             faults=problems,
-            xids=[
-                Xid(code=int(code), last=at, source="record")
-                for code, at in record.xids.items()
-                if code.isdecimal()
-            ],
+            xids=with_recorded([], history),
             fleet=fleet_of(others, ("gpus", "product"), record.product, problems[0] if problems else None),
             changes=[*transitions_of(record.transitions), *versions_of(history, since="")],
             gaps=[
@@ -74,6 +70,17 @@ def recorded(history: NodeHistory, *, others: Sequence[Object] | None = None) ->
         )
     )
     return with_commands(facts, nvswitch=False)
+
+
+def with_recorded(xids: list[Xid], history: NodeHistory | None) -> list[Xid]:
+    """These Xids, and those of other numbers that the history records: a reading holds the last run alone."""
+    record = history.record if history is not None else None
+    known = {xid.code for xid in xids}
+    return xids + [
+        Xid(code=int(code), last=at, source="record")
+        for code, at in (record.xids if record is not None else {}).items()
+        if code.isdecimal() and int(code) not in known
+    ]
 
 
 def transitions_of(transitions: Sequence[Transition]) -> list[Changed]:
