@@ -27,19 +27,8 @@ PACKAGES = {
 LEFT_OUT = {
     "nodegauge_operator": ("handlers", "kube", "reader", "reconcile", "__main__", "http_server", "settings"),
     "nodegauge_cli": (
-        *("__main__", "apply", "check", "cleanup", "zero"),
-        *(
-            "cluster",
-            "explain",
-            "explanation",
-            "fleet",
-            "nodes",
-            "pod_fit",
-            "standing",
-            "status",
-            "watch",
-            "why",
-        ),
+        *("__main__", "apply", "check", "cleanup", "cluster", "explain", "explanation", "fleet", "nodes"),
+        *("pod_fit", "standing", "status", "ticket", "watch", "why", "zero"),
     ),
 }
 """Parts of our packages that need a cluster."""

@@ -38,6 +38,9 @@ SUBCOMMANDS = {
     "status": Lazy("nodegauge_cli.status", "The fleet on one screen.", ""),
     "watch": Lazy("nodegauge_cli.watch", "A line per change, as it happens.", ""),
     "why": Lazy("nodegauge_cli.why", "Why a pending pod does not get a node.", ""),
+    "ticket": Lazy(
+        "nodegauge_cli.ticket.command", "What a vendor needs to replace a part of a node.", "operator"
+    ),
     "zero": Lazy("nodegauge_cli.zero.command", "Bigger GPUs, more GPUs or offload, for a model.", "cli"),
 }
 
