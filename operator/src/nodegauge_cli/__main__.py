@@ -5,12 +5,18 @@ A subcommand is imported only when it is called, so that `nodegauge --help` work
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from nodegauge_cli.output import quiet_pipe
+
+PROGRAM, PLUGIN = "nodegauge", "kubectl nodegauge"
+"""How users call it; kubectl finds the plugin by its file, `kubectl-nodegauge`."""
 
 
 class Lazy(NamedTuple):
@@ -28,11 +34,16 @@ SUBCOMMANDS = {
     "cleanup": Lazy(
         "nodegauge_cli.cleanup.command", "Remove everything nodegauge wrote to a cluster.", "operator"
     ),
+    "diff": Lazy("nodegauge_cli.diff", "Show what differs between two nodes.", "cli"),
+    "history": Lazy("nodegauge_cli.history", "Show what has changed on a node, day by day.", "cli"),
     "judge": Lazy(
         "nodegauge_cli.judge",
         "Judge probe results, NodeReports, nccl-tests logs or pasted text.",
         "cli",
     ),
+    "override": Lazy("nodegauge_cli.override", "Overrule nodegauge on one node for a time.", "cli"),
+    "pause": Lazy("nodegauge_cli.pause", "Pause a policy, or end that.", "cli"),
+    "run": Lazy("nodegauge_cli.run", "Measure a node now, and wait for the result.", "cli"),
     "zero": Lazy("nodegauge_cli.zero.command", "Bigger GPUs, more GPUs or offload, for a model.", "cli"),
 }
 
@@ -66,6 +77,12 @@ class LazyGroup(click.Group):
         with quiet_pipe():
             return super().invoke(ctx)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names of subcommands by their lines of help, and options of the group; imports no subcommand."""
+        known = [(name, SUBCOMMANDS[name].help) for name in self.list_commands(ctx)]
+        own = [CompletionItem(name, help=text) for name, text in known if name.startswith(incomplete)]
+        return own + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of subcommands in `--help`."""
         with formatter.section("Commands"):
@@ -78,5 +95,11 @@ def main() -> None:
     """Measure and judge the GPU nodes of a Kubernetes cluster."""
 
 
+def start() -> None:
+    """The programs `nodegauge` and `kubectl-nodegauge`: help and errors name the one that was called."""
+    plugin = Path(sys.argv[0]).name.startswith("kubectl-")
+    main(prog_name=PLUGIN if plugin else PROGRAM, complete_var="_NODEGAUGE_COMPLETE")
+
+
 if __name__ == "__main__":
-    main(prog_name="nodegauge")
+    start()

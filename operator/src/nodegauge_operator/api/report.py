@@ -440,7 +440,7 @@ class Report(Struct, frozen=True, kw_only=True):
         return name if _INSTALLATION.fullmatch(name) else ""
 
     def request_of(self, probe: str) -> str:
-        """All that asks for a run of this probe, as one text; a new text asks for one run.  Empty for none."""
+        """All that asks for a run of this probe as one text, empty for none; a new text asks for one run."""
         return " ".join(filter(None, (self.requested_at, self.requested_probes.get(probe))))
 
 
