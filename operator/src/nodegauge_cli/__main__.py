@@ -34,16 +34,16 @@ SUBCOMMANDS = {
     "cleanup": Lazy(
         "nodegauge_cli.cleanup.command", "Remove everything nodegauge wrote to a cluster.", "operator"
     ),
-    "diff": Lazy("nodegauge_cli.diff", "Show what differs between two nodes.", "cli"),
-    "history": Lazy("nodegauge_cli.history", "Show what has changed on a node, day by day.", "cli"),
+    "diff": Lazy("nodegauge_cli.diff", "Show what differs between two nodes.", ""),
+    "history": Lazy("nodegauge_cli.history", "Show what has changed on a node, day by day.", ""),
     "judge": Lazy(
         "nodegauge_cli.judge",
         "Judge probe results, NodeReports, nccl-tests logs or pasted text.",
         "cli",
     ),
-    "override": Lazy("nodegauge_cli.override", "Overrule nodegauge on one node for a time.", "cli"),
-    "pause": Lazy("nodegauge_cli.pause", "Pause a policy, or end that.", "cli"),
-    "run": Lazy("nodegauge_cli.run", "Measure a node now, and wait for the result.", "cli"),
+    "override": Lazy("nodegauge_cli.override", "Overrule nodegauge on one node for a time.", ""),
+    "pause": Lazy("nodegauge_cli.pause", "Pause a policy, or end that.", ""),
+    "run": Lazy("nodegauge_cli.run", "Measure a node now, and wait for the result.", ""),
     "zero": Lazy("nodegauge_cli.zero.command", "Bigger GPUs, more GPUs or offload, for a model.", "cli"),
 }
 

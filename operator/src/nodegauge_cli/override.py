@@ -165,7 +165,7 @@ def _written(cluster: Cluster, node: str, annotations: dict[str, str]) -> str:
     if cluster.find(REPORTS, node) is None:
         lines.append("nodegauge has no report of this node: a policy has to select it first.")
     lines.append(f"{FOLLOWS[kind]} {AFTERWARDS}")
-    return "\n".join([*map(_wrapped, lines), f"To end it now: {called()} override {node} --end"])
+    return "\n".join([*map(output.paragraph, lines), f"To end it now: {called()} override {node} --end"])
 
 
 def _ended(cluster: Cluster, node: str) -> str:
@@ -173,7 +173,7 @@ def _ended(cluster: Cluster, node: str) -> str:
     if not before:
         return f"{node} has no override."
     _patch(cluster, node, dict.fromkeys(KEYS))
-    return _wrapped(f"Ended on {node}: {before}. {AFTERWARDS}")
+    return output.paragraph(f"Ended on {node}: {before}. {AFTERWARDS}")
 
 
 def _annotated(cluster: Cluster, node: str) -> str:
@@ -213,7 +213,3 @@ def _row(body: Object) -> tuple[str | output.Cell, ...] | None:
         return None
     why = output.Cell(f"not in force: {known.problem}", output.BAD) if known.problem else known.reason
     return report.name, known.kind, known.until, known.by, why
-
-
-def _wrapped(text: str) -> str:
-    return output.entry("", text, indent=1).strip()

@@ -103,7 +103,7 @@ def _begin(cluster: Cluster, body: Object, reason: str, *, yes: bool) -> str:
         *_may_revert(body, Mode.PAUSED.value),
         UNTIL_ENDED,
     ]
-    return "\n".join([*map(_wrapped, lines), f"To end it: {called()} pause {name} --end"])
+    return "\n".join([*map(output.paragraph, lines), f"To end it: {called()} pause {name} --end"])
 
 
 def _end(cluster: Cluster, body: Object, mode: str | None, *, yes: bool) -> str:
@@ -122,7 +122,7 @@ def _end(cluster: Cluster, body: Object, mode: str | None, *, yes: bool) -> str:
         f"Policy {name} has mode {before} again: {_nodes(body)}. Runs that are due start, within the budget.",
         *_may_revert(body, before),
     ]
-    return "\n".join(map(_wrapped, lines))
+    return "\n".join(map(output.paragraph, lines))
 
 
 def _patch(cluster: Cluster, body: Object, annotations: dict[str, Any], mode: str) -> None:
@@ -152,7 +152,3 @@ def _may_revert(body: Object, mode: str) -> list[str]:
     marks = {**(body["metadata"].get("annotations") or {}), **(body["metadata"].get("labels") or {})}
     release = marks.get("meta.helm.sh/release-name", "")
     return [f"{way.format(mode=mode, release=release)}." for key, way in OWNERS if key in marks][:1]
-
-
-def _wrapped(text: str) -> str:
-    return output.entry("", text, indent=1).strip()

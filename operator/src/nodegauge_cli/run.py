@@ -71,8 +71,8 @@ def _report(cluster: Cluster, node: str) -> Report:
     body = cluster.find(REPORTS, node)
     if body is None:
         raise NotThere(
-            f"{node} has no NodeReport: there is no such node, no policy selects it, or it is new. `kubectl get "
-            f"node {node} --show-labels`, and spec.nodeSelector of the policies, tell which."
+            f"{node} has no NodeReport: there is no such node, no policy selects it, or it is new. Compare "
+            f"`kubectl get node {node} --show-labels` with spec.nodeSelector of the policies."
         )
     return parse_report(body)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode, Policy
-from nodegauge_operator.api.report import ReportStatus
+from nodegauge_operator.api.report import BandwidthStatus, LoadStatus, ReportStatus
 from nodegauge_operator.core.gpu_eligibility import PASSING
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.probes.kind import ProbeKind
@@ -104,5 +104,9 @@ def _hindered(status: ReportStatus, name: str) -> bool:
 
 def _reason(status: ReportStatus, name: str) -> str:
     """`Shared: ...`: why the report says that no run of this probe can be made now; empty if one can."""
-    known = {names.PROBE_NCCL: status.bandwidth, names.PROBE_LOAD: status.load}.get(name)
+    of_runs: dict[str, BandwidthStatus | LoadStatus] = {
+        names.PROBE_NCCL: status.bandwidth,
+        names.PROBE_LOAD: status.load,
+    }
+    known = of_runs.get(name)
     return f"{known.reason}: {known.detail}" if known is not None and known.reason else ""
