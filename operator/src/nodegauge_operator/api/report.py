@@ -356,6 +356,9 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     """What all probes and gates say together, as in the label nodegauge.dev/health (`core.decision`)."""
     summary: str = ""
     """What the probes found, the worst first; or why the node cannot be read now."""
+    cause: str = ""
+    """The worst fault in a word, with or without a taint, also in mode Observe: the value of its taint, or
+    its code if it never sets one."""
     interconnect: InterconnectStatus = InterconnectStatus()
     """How the GPUs are joined."""
     bandwidth: BandwidthStatus = BandwidthStatus()

@@ -13,6 +13,7 @@ from nodegauge_judge import GpuIdentity, History, Judgement, NodeFacts, Verdict,
 from nodegauge_judge.history.model import uuid_start
 from nodegauge_judge.history.xids import SAME_BOOT, ends_at
 from nodegauge_judge.peers import no_peers
+from nodegauge_judge.rule import NEXT
 from nodegauge_judge.rules import HEALTH_RULES
 from nodegauge_operator import names
 from nodegauge_operator.api.gpus_status import GpusStatus
@@ -165,7 +166,7 @@ class HealthKind(ProbeKind):
         )
         if judgement.readable:
             return _after_reading(context, ended, judgement)
-        end = RunEnd(outcome=Outcome.UNKNOWN, reason="NotReadable", message=judgement.summary)
+        end = RunEnd(outcome=Outcome.UNKNOWN, reason="NotReadable", message=_why_unread(judgement))
         return _after_failure(context, replace(ended, end=end), judgement)
 
     def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
@@ -173,6 +174,12 @@ class HealthKind(ProbeKind):
             return ""
         change = shown_change("Interconnect", _interconnect(before), _interconnect(after))
         return f" {change}." if change else ""
+
+
+def _why_unread(judgement: Judgement) -> str:
+    """Why a result could not be judged, and the next step."""
+    step = next((f.message.rpartition(NEXT)[2] for f in judgement.findings if NEXT in f.message), "")
+    return f"{judgement.summary}{NEXT}{step}" if step else judgement.summary
 
 
 def _after_failure(context: Context, ended: EndedRun, judgement: Judgement | None = None) -> ReportStatus:
