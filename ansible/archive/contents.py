@@ -26,7 +26,29 @@ PACKAGES = {
 }
 LEFT_OUT = {
     "nodegauge_operator": ("handlers", "kube", "reader", "reconcile", "__main__", "http_server", "settings"),
-    "nodegauge_cli": ("__main__", "apply", "check", "cleanup", "zero"),
+    "nodegauge_cli": (
+        *("__main__", "apply", "check", "cleanup", "zero"),
+        *(
+            "cluster",
+            "explain",
+            "completion",
+            "diff",
+            "diff_facts",
+            "explanation",
+            "fleet",
+            "history",
+            "nodes",
+            "override",
+            "pause",
+            "pod_fit",
+            "run",
+            "standing",
+            "status",
+            "waits",
+            "watch",
+            "why",
+        ),
+    ),
 }
 """Parts of our packages that need a cluster."""
 TYPES = (".py", ".yaml")

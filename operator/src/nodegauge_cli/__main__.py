@@ -34,16 +34,21 @@ SUBCOMMANDS = {
     "cleanup": Lazy(
         "nodegauge_cli.cleanup.command", "Remove everything nodegauge wrote to a cluster.", "operator"
     ),
-    "diff": Lazy("nodegauge_cli.diff", "Show what differs between two nodes.", ""),
-    "history": Lazy("nodegauge_cli.history", "Show what has changed on a node, day by day.", ""),
+    "diff": Lazy("nodegauge_cli.diff", "What differs between two nodes.", ""),
+    "explain": Lazy("nodegauge_cli.explain", "What a node carries, why, and what to do.", ""),
+    "history": Lazy("nodegauge_cli.history", "What has changed on a node, day by day.", ""),
     "judge": Lazy(
         "nodegauge_cli.judge",
         "Judge probe results, NodeReports, nccl-tests logs or pasted text.",
         "cli",
     ),
+    "nodes": Lazy("nodegauge_cli.nodes", "A line per node, chosen and sorted as asked.", ""),
     "override": Lazy("nodegauge_cli.override", "Overrule nodegauge on one node for a time.", ""),
     "pause": Lazy("nodegauge_cli.pause", "Pause a policy, or end that.", ""),
     "run": Lazy("nodegauge_cli.run", "Measure a node now, and wait for the result.", ""),
+    "status": Lazy("nodegauge_cli.status", "The fleet on one screen.", ""),
+    "watch": Lazy("nodegauge_cli.watch", "A line per change, as it happens.", ""),
+    "why": Lazy("nodegauge_cli.why", "Why a pending pod does not get a node.", ""),
     "zero": Lazy("nodegauge_cli.zero.command", "Bigger GPUs, more GPUs or offload, for a model.", "cli"),
 }
 

@@ -49,8 +49,9 @@ def styled(text: str, style: str = "") -> str:
     text = printable(text)
     if not style or not coloured():
         return text
-    weight = {"bold": style == TITLE} if style in (TITLE, BAD) else {"dim": style == FAINT}
-    return click.style(text, fg=None if style in (TITLE, FAINT) else style, **weight)
+    colour = None if style in (TITLE, FAINT) else style
+    bold, dim = style in (TITLE, BAD) or None, style == FAINT or None
+    return click.style(text, fg=colour, bold=bold, dim=dim)
 
 
 def verdict(value: str) -> Cell:

@@ -154,10 +154,10 @@ class NodeHarness:
 
 
 class Machine:
-    def __init__(self, profile: str, directory: Path) -> None:
+    def __init__(self, profile: str, directory: Path, *, seed: str | None = None) -> None:
         self.clock = HeldClock(directory / "clock")
         os.environ[CLOCK_VARIABLE] = str(directory / "clock")
-        self.hardware = plug(profile, directory, clock=self.clock.ns)
+        self.hardware = plug(profile, directory, seed=seed, clock=self.clock.ns)
         environ = self.hardware.env()
         os.environ.update(environ)
         # The loader read the variable when this process began.

@@ -193,7 +193,8 @@ def _with_findings(change: Change, every: Sequence[Fault]) -> Change:
         space = MAX_NOTE_BYTES - len(f"{text}{lead}".encode())
         if space < MIN_FINDING:
             break
-        text += lead + (fault.sentence(space) if number else fault.detail(space))
+        named = not number and all(gpu.serial in text for gpu in fault.gpus)
+        text += lead + (fault.detail(space) if named else fault.sentence(space))
     return replace(change, message=bounded(text))
 
 
