@@ -1,4 +1,4 @@
-"""The plugin as krew installs it: a manifest with krew's fields, and an archive that runs on a bare Python."""
+"""The plugin as krew installs it: a manifest with its fields, and an archive that runs on a bare Python."""
 
 from __future__ import annotations
 

@@ -9,13 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from click.testing import Result as Printed
 
 import support.results as made
 from nodegauge_cli import completion, diff, history, override, run
 from nodegauge_cli.__main__ import PLUGIN, main, start
 from nodegauge_cli.cluster import Cluster
-from nodegauge_contract import Unavailable
+from nodegauge_contract import Result, Unavailable
+from nodegauge_contract.gpu import Temperature
 from nodegauge_operator.api.node_history import Day, day_text
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.kube import client
@@ -24,7 +26,7 @@ from support.api_server import NODES, POLICIES, REPORTS
 from support.client import FakeClient
 from support.operator import SteppedOperator, some_nodes
 
-Call = Callable[..., Result]
+Call = Callable[..., Printed]
 DAY = 86_400
 BROKEN = made.with_pair(made.h100(), 0, 1, nvlink=4, read=4, write=4)
 
@@ -51,7 +53,7 @@ def call(operator: SteppedOperator, monkeypatch: pytest.MonkeyPatch) -> Call:
     for module in (run, override, diff):
         monkeypatch.setattr(module, "time", SimpleNamespace(time=clock, monotonic=clock, sleep=sleep))
 
-    def invoke(*arguments: str) -> Result:
+    def invoke(*arguments: str) -> Printed:
         result = CliRunner().invoke(main, list(arguments))
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result
@@ -68,6 +70,13 @@ def test_a_run_is_asked_for_and_its_result_printed(operator: SteppedOperator, ca
     assert (passed.exit_code, list(spec(operator)["requestedProbes"])) == (0, ["health"])
     assert "waits for a slot (10% of the policy's nodes at a time)" in passed.output
     assert "pass: 2x NVIDIA TITAN RTX: healthy" in passed.output
+    operator.cluster.results["node-1"] = Result(probe="nobody")
+    unread = call("run", "node-1", "--probe", "health")
+    assert (unread.exit_code, "not measured: " in unread.output, "stands." in unread.output) == (
+        1,
+        True,
+        True,
+    )
     operator.cluster.results["node-1"] = BROKEN
     failed = call("run", "node-1")
     assert failed.exit_code == 1
@@ -104,7 +113,7 @@ def test_a_run_says_what_it_waits_for(
     assert ("pull" in spec(operator).get("requestedProbes", {})) == ("nccl" in arguments)
 
 
-def flat(result: Result) -> str:
+def flat(result: Printed) -> str:
     return " ".join(result.output.split())
 
 
@@ -184,7 +193,10 @@ def test_a_pause_remembers_the_mode(operator: SteppedOperator, call: Call) -> No
 
 def test_diff_shows_differences_alone_and_what_was_read_once(operator: SteppedOperator, call: Call) -> None:
     other = made.with_gpu(made.titan(), 1, vbios="90.02", serial="7")
-    operator.cluster.results["node-2"] = made.every_gpu(other, mig=Unavailable("NVML_ERROR_UNKNOWN"))
+    operator.cluster.results["node-1"] = made.every_gpu(made.titan(), temperature=Temperature(gpu=38))
+    operator.cluster.results["node-2"] = made.every_gpu(
+        other, mig=Unavailable("no"), temperature=Temperature(gpu=41)
+    )
     operator.run_all(after=DAY)
     operator.cluster.change(NODES, "node-2", {"metadata": {"labels": {"rack": "r7"}}})
     result = call("diff", "node-1", "node-2")
@@ -196,7 +208,7 @@ def test_diff_shows_differences_alone_and_what_was_read_once(operator: SteppedOp
     assert "90.02: GPU 1" in found["VBIOS"][1]
     assert found["MIG"][1] is None
     assert "Read on one node only:" in result.output
-    assert {"GPUs", "driver"} <= set(document["alike"])
+    assert {"GPUs", "driver", "hottest GPU"} <= set(document["alike"])
     assert "all_reduce" in document["readOnNeither"]
     assert call("diff", "node-1", "node-1").exit_code == 2
     assert "node-9 has no NodeReport" in call("diff", "node-1", "node-9").output
