@@ -49,7 +49,7 @@ def copied(body: Any) -> Any:
 
 
 def not_found(name: str) -> ApiError:
-    return ApiError(404, "NotFound", f"{name} not found")
+    return ApiError(404, "NotFound", f'"{name}" not found')
 
 
 def conflict(message: str) -> ApiError:

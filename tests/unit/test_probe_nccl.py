@@ -392,6 +392,9 @@ REQUEST = "2027-01-15T09:00:00Z"
 HURT = with_lost_gpu()
 UNNAMED, CHANGED, DRIVERLESS = (MEASURED.healthy(result=result, at=NOW + 60) for result in OTHERS)
 REQUESTED = replace(MEASURED, requested_at=REQUEST)
+ALONE = replace(MEASURED, requested_probes={NCCL: REQUEST})
+OF_LOAD = replace(MEASURED, requested_probes={names.PROBE_LOAD: REQUEST})
+ANSWERED = ALONE.measured(BUSY, request=REQUEST)
 # GPU Operator sets `mig.strategy` on every node, MIG or not (k8s-device-plugin, internal/lm)
 MIG_STRATEGY = NODE.bearing({"nvidia.com/mig.strategy": "single"})
 
@@ -413,6 +416,10 @@ MIG_STRATEGY = NODE.bearing({"nvidia.com/mig.strategy": "single"})
         pytest.param(HURT, NODE.offering(7, of=8), 0.0, id="lost-gpu-withdrawn"),
         pytest.param(REQUESTED, NODE, 0.0, id="requested"),
         pytest.param(REQUESTED.measured(BUSY, request=REQUEST), NODE, NOW + RECHECK, id="request-answered"),
+        pytest.param(ALONE, NODE, 0.0, id="requested-alone"),
+        pytest.param(OF_LOAD, NODE, NOW + DAY, id="another-requested"),
+        pytest.param(ANSWERED, NODE, NOW + RECHECK, id="request-alone-answered"),
+        pytest.param(replace(ANSWERED, requested_at=REQUEST), NODE, 0.0, id="then-all-requested"),
     ],
 )
 def test_an_nccl_run_is_due(report: NcclNode, node: ANode, at: float) -> None:

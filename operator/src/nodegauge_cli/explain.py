@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nodegauge_cli.cluster import POLICIES, REPORTS, Cluster, NotThere, context_option
+from nodegauge_cli.completion import node_names
 from nodegauge_cli.output import BAD, FAINT, TITLE, WORTH_A_LOOK, age, dump, entry, output_option, verdict
 from nodegauge_operator import names
 
@@ -34,7 +35,7 @@ EXIT_UNWELL = 3
 
 
 @click.command()
-@click.argument("node")
+@click.argument("node", shell_complete=node_names)
 @click.option("--all", "everything", is_flag=True, help="Show every fault with all of its steps.")
 @click.option("--exit-code", is_flag=True, help=f"Exit with {EXIT_UNWELL} unless the node passed.")
 @output_option("json", "yaml")

@@ -85,6 +85,11 @@ def entry(label: str, text: str, *, style: str = "", indent: int = 10, width: in
     )
 
 
+def paragraph(text: str) -> str:
+    """A text that is wrapped to the screen."""
+    return "\n".join(textwrap.wrap(printable(text), WIDTH, break_on_hyphens=False))
+
+
 def age(seconds: float) -> str:
     """How long ago, as kubectl writes it: 45s, 12m, 3h, 2d; `0s` for the future."""
     seconds = max(0.0, seconds)

@@ -123,7 +123,7 @@ def refused(context: Context, *, kind: ProbeKind, number: int, reason: str, mess
     """The report after the API server refused to create the pod of run `number` (webhook, quota)."""
     end = RunEnd(outcome=Outcome.UNKNOWN, reason=reason, message=message)
     run = Run(number=number, started_at=stamp(context.now))
-    ended = EndedRun(run=run, end=end, request=context.report.requested_at)
+    ended = EndedRun(run=run, end=end, request=context.report.request_of(kind.name))
     status = decide(context, kind, ended)
     return PatchReport(context.report, status)
 
