@@ -26,7 +26,7 @@ PACKAGES = {
 }
 LEFT_OUT = {
     "nodegauge_operator": ("handlers", "kube", "reader", "reconcile", "__main__", "http_server", "settings"),
-    "nodegauge_cli": ("__main__", "apply", "check", "cleanup", "zero"),
+    "nodegauge_cli": ("__main__", "apply", "check", "cleanup", "page", "zero"),
 }
 """Parts of our packages that need a cluster."""
 TYPES = (".py", ".yaml")

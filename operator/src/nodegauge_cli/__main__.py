@@ -31,6 +31,7 @@ SUBCOMMANDS = {
         "Judge probe results, NodeReports, nccl-tests logs or pasted text.",
         "cli",
     ),
+    "report": Lazy("nodegauge_cli.page.command", "Write one HTML file about all GPU nodes.", "cli"),
     "zero": Lazy("nodegauge_cli.zero.command", "Bigger GPUs, more GPUs or offload, for a model.", "cli"),
 }
 

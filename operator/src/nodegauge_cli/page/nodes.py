@@ -1,0 +1,170 @@
+"""One node's objects as the page shows them.  Must not judge: the report has the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import TypedDict
+
+from nodegauge_cli.judging import Criteria
+from nodegauge_cli.page import bandwidth, history
+from nodegauge_cli.page.faults import faults_of
+from nodegauge_cli.page.model import FaultData, GpuData, NodeData, RunData, Supply
+from nodegauge_cli.page.reading import OfReading
+from nodegauge_cli.page.share import UNREAD, share
+from nodegauge_contract import chassis as contract
+from nodegauge_judge import GpuBrief, GpuIdentity
+from nodegauge_judge.nccl.measurement import Measurement
+from nodegauge_operator import names
+from nodegauge_operator.api.chassis import Chassis
+from nodegauge_operator.api.report import ProbeStatus, Report, ReportStatus
+from nodegauge_operator.core import wording
+
+
+def node_data(
+    report: Report,
+    *,
+    reading: OfReading,
+    chassis: Chassis | None,
+    days: Mapping[date, history.Day],
+    criteria: Criteria,
+) -> NodeData:
+    """The node; its matrix is numbered later."""
+    status = report.status
+    measured = Measurement.decode(status.probe[names.PROBE_NCCL].history)
+    gpus, usable, lost = share(status)
+    faults = faults_of(status, node=report.name)
+    return NodeData(
+        name=report.name,
+        verdict=status.verdict,
+        klass=f"{gpus} x {status.gpus.product}" if gpus and status.gpus.product else "",
+        gpus=_gpus(status, reading),
+        count=gpus,
+        usable=usable,
+        lost=lost,
+        causes=_causes(faults, lost),
+        read_at=status.probe[names.PROBE_HEALTH].read_at,
+        summary=status.summary,
+        policy=status.policy,
+        driver=status.gpus.driver,
+        **_carried(status),
+        notes=_notes(report, reading, chassis),
+        faults=faults,
+        runs=[_run(probe) for probe in status.probes],
+        interconnect=_interconnect(status),
+        interconnect_message=status.interconnect.message,
+        bandwidth=bandwidth.collectives(measured, status.bandwidth, criteria),
+        bandwidth_note=" ".join(filter(None, (status.bandwidth.message, status.bandwidth.detail))),
+        peers=status.bandwidth.fingerprint,
+        pairs=bandwidth.pairs(measured),
+        psu=status.psu,
+        supplies=_supplies(chassis),
+        sensors=reading.sensors,
+        feed=reading.feed,
+        fed=reading.fed,
+        days=history.columns(days),
+    )
+
+
+class _Carried(TypedDict):
+    labels: dict[str, str]
+    taints: list[str]
+    condition: str
+    message: str
+    override: str
+
+
+def _carried(status: ReportStatus) -> _Carried:
+    """What the node should carry, and who says otherwise."""
+    desired, override = status.desired, status.override
+    said = wording.in_words(override) if override is not None and override.kind else ""
+    if override is not None and override.problem:
+        said = f"{said}. Not in force: {override.problem}" if said else f"Not in force: {override.problem}"
+    return _Carried(
+        labels={key.removeprefix(names.PREFIX): value for key, value in sorted(desired.labels.items())},
+        taints=[wording.short(taint) for taint in desired.taints],
+        condition=" ".join(filter(None, (desired.condition, desired.reason))),
+        message=desired.message,
+        override=said,
+    )
+
+
+def _gpus(status: ReportStatus, reading: OfReading) -> list[GpuData]:
+    """Those that were read, then those that were lost."""
+    product = status.gpus.product
+    return [
+        *(_gpu(gpu, reading, product=product) for gpu in status.gpus.items),
+        *(_identity(gpu, missing=True) for gpu in status.gpus.missing),
+    ]
+
+
+def _gpu(gpu: GpuBrief, reading: OfReading, *, product: str) -> GpuData:
+    shown = _identity(gpu)
+    shown.name = gpu.name if gpu.name != product else ""
+    shown.celsius = gpu.celsius
+    shown.watts, shown.limit = reading.watts.get(gpu.uuid, (None, None))
+    return shown
+
+
+def _identity(gpu: GpuIdentity, *, missing: bool = False) -> GpuData:
+    return GpuData(index=gpu.index, uuid=gpu.uuid, serial=gpu.serial, pci=gpu.pci, missing=missing)
+
+
+def _causes(faults: list[FaultData], lost: Mapping[str, int]) -> list[str]:
+    """One word each, to filter by: causes of faults, codes of findings without one, and why no GPU can be
+    used."""
+    bad = [fault for fault in faults if fault.severity in ("fail", "warn")]
+    return list(dict.fromkeys([*(fault.cause or fault.code for fault in bad), *lost]))
+
+
+def _notes(report: Report, reading: OfReading, chassis: Chassis | None) -> list[str]:
+    """What could not be written to the node, or read of its objects."""
+    desired = report.status.desired
+    notes = [f"The API server refuses our write: {desired.refusal}"] if desired.refusal else []
+    notes += [f"Somebody else has set the label {key}." for key in desired.conflicts]
+    notes += [f"{names.REPORT_KIND}: {wrong}" for wrong in report.left_out]
+    notes += reading.unreadable
+    if chassis is not None:
+        problem = chassis.status.problem
+        notes += [f"BMC: {problem}"] if problem else []
+        notes += [f"{names.CHASSIS_KIND}: {wrong}" for wrong in chassis.left_out]
+    return notes
+
+
+def _run(probe: ProbeStatus) -> RunData:
+    last = probe.last_run
+    failed = ""
+    if probe.failing_since and last is not None:
+        failed = f"since {probe.failing_since}: {last.reason} {last.message}".rstrip()
+    return RunData(
+        probe=probe.name,
+        verdict=probe.verdict.value if probe.read_at else UNREAD,
+        read_at=probe.read_at,
+        summary=probe.summary,
+        coverage=probe.coverage,
+        failed=failed,
+    )
+
+
+def _interconnect(status: ReportStatus) -> str:
+    """`nvlink 450 GB/s (measured)`; empty if unknown."""
+    joined = status.interconnect
+    rate = f" {joined.nvlink_gbps} GB/s" if joined.klass and joined.nvlink_gbps else ""
+    evidence = f" ({joined.evidence})" if joined.klass and joined.evidence else ""
+    return f"{joined.klass}{rate}{evidence}"
+
+
+def _supplies(chassis: Chassis | None) -> list[Supply]:
+    reading = chassis.reading if chassis is not None else None
+    return [_supply(each) for each in reading.supplies] if reading is not None else []
+
+
+def _supply(supply: contract.Supply) -> Supply:
+    words = [word for word in (supply.health, supply.line_input) if isinstance(word, str)]
+    watts = (supply.output_watts, supply.input_watts)
+    return Supply(
+        name=supply.name,
+        state="bay is empty" if supply.present is False else ", ".join(words),
+        watts=next((round(each) for each in watts if isinstance(each, int | float)), None),
+        capacity=round(supply.capacity_watts) if isinstance(supply.capacity_watts, int | float) else None,
+    )
