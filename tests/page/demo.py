@@ -16,7 +16,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import LinkErrors, Power, Result, Temperature, text
+from nodegauge_contract import LinkErrors, Power, Result, Span, text
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from support import feed_windows, nccl_results
@@ -32,7 +32,7 @@ def _alive(result: Result, *, hottest: int = 61) -> Result:
         replace(
             gpu,
             serial=f"16549220012{gpu.index:02}",
-            temperature=Temperature(gpu=hottest - gpu.index % 4),
+            window=replace(gpu.window, temperature=Span(min=40, median=hottest - 3, max=hottest - gpu.index % 4)),
             power=Power(usage_mw=310_000 + 4_000 * gpu.index, enforced_limit_mw=700_000),
             link_errors=LinkErrors(replay=0, recovery=0, crc_flit=0),
         )

@@ -28,7 +28,7 @@ def _lost_to(status: ReportStatus) -> str:
     if causes:
         return min(causes, key=gates.WORST_FIRST.__getitem__).value
     health = status.probe[names.PROBE_HEALTH]
-    if health.unreadable is not None or status.verdict not in (Verdict.PASS, Verdict.WARN, Verdict.FAIL):
+    if not health.read_at or health.unreadable is not None or status.verdict not in (Verdict.PASS, Verdict.WARN, Verdict.FAIL):
         return UNREAD
     unvalidated = any(taint.key == names.TAINT_UNVALIDATED for taint in status.desired.taints)
     return UNVALIDATED if unvalidated else ""

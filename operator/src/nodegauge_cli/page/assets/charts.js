@@ -35,16 +35,16 @@ function draw(box, unit, dates, series, range) {
     cursor: { drag: { x: false, y: false } },
     legend: { live: true },
     scales: { x: { range: (_, low, high) => (low === high ? [low - DAY, high + DAY] : [low, high]) }, y: { range } },
-    axes: [{ ...axis, space: 70, values: "{YYYY}-{MM}-{DD}" }, { ...axis, size: 54, values: (_, ticks) => ticks.map(number) }],
+    axes: [{ ...axis, space: 70, size: 30, values: "{D} {MMM}" }, { ...axis, size: 54, values: (_, ticks) => ticks.map(number) }],
     series: [
-      { label: "Date", value: "{YYYY}-{MM}-{DD}" },
+      { label: "Date", value: (_, seconds) => (seconds ? new Date(seconds * 1000).toISOString().slice(0, 10) : "") },
       ...series.map((each) => ({
         label: each.name,
         stroke: each.limit ? LIMIT : LINE,
         dash: each.limit ? [6, 4] : undefined,
         width: 2,
         points: { show: !each.limit, size: 5 },
-        value: (_, value) => (value === null || value === undefined ? "no data" : `${number(value)} ${unit}`),
+        value: (chart, value, _, at) => (at === null ? "" : value === null ? "no data" : `${number(value)} ${unit}`),
       })),
     ],
   }, [dates.map((date) => Date.parse(date) / 1000), ...series.map((each) => each.values)], box);
@@ -59,14 +59,13 @@ function datesFrom(first, count) {
   return Array.from({ length: count }, (_, i) => new Date(start + i * DAY * 1000).toISOString().slice(0, 10));
 }
 
-const FARTHER = ["X", "PIX", "PXB", "PHB", "NODE", "SYS"];
+const NEAR = ["PIX", "PXB"], FAR = ["PHB", "NODE", "SYS"];
 
 /** A class for the colour of one cell: NVLinks by how many of the matrix's most, else how far the path is. */
 function heat(cell, most) {
   if (cell === "X") return "self";
   if (/^NV\d+$/.test(cell)) return Number(cell.slice(2)) === most ? "full" : "fewer";
-  const far = FARTHER.indexOf(cell);
-  return far < 1 ? "unknown" : far < 3 ? "near" : "far";
+  return NEAR.includes(cell) ? "near" : FAR.includes(cell) ? "far" : "unknown";
 }
 
 /** The matrix of a node; `gpus`: its GPUs, for their names. */

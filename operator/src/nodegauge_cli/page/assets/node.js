@@ -36,7 +36,7 @@ function usableText(node) {
 function faults(node) {
   const known = node.faults ?? [];
   if (!known.length) {
-    return section("Findings", el("p", {}, node.readAt ? "The last readings found nothing." : none("not read")));
+    return section("Findings", el("p", {}, node.readAt ? "No finding stands. What was read is at the end of this page." : none("not read")));
   }
   return section("Findings", known.map(fault));
 }
@@ -158,7 +158,7 @@ function overTime(node) {
   });
   const changes = Object.entries(days.changes ?? {}).reverse().map(([date, text]) => `${date}: ${text}`);
   return section("Over time", el("div", { class: "charts" }, charts),
-    changes.length ? [el("h3", {}, "First seen"), list(changes)] : null);
+    changes.length ? [el("h3", {}, "Versions that came"), list(changes)] : null);
 }
 
 function runs(node) {
