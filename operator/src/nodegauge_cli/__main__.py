@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import click
 
+from nodegauge_cli.output import quiet_pipe
+
 
 class Lazy(NamedTuple):
     """A subcommand: its module (the function has the subcommand's name), line of help, and pip extra."""
@@ -59,6 +61,11 @@ class LazyGroup(click.Group):
             ) from None
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """The subcommand; a pipe that was closed ends it quietly."""
+        with quiet_pipe():
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of subcommands in `--help`."""

@@ -24,8 +24,8 @@ from nodegauge_bmc.inventory import Inventory, Plan, Target, WrongEntry, in_fiel
 from nodegauge_bmc.pins import pin
 from nodegauge_bmc.protocols import read
 from nodegauge_cli.inputs import BadInput
-from nodegauge_cli.judge_text import printable
 from nodegauge_cli.judging import EXIT_CODES, EXIT_UNKNOWN
+from nodegauge_cli.output import printable
 from nodegauge_contract.chassis import ChassisReading
 from nodegauge_judge import Verdict
 from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis

@@ -8,7 +8,8 @@ from rich.text import Text
 
 from nodegauge_bmc.connection import NO_ANSWER
 from nodegauge_bmc.values import is_number
-from nodegauge_cli.judge_text import SUPPLIES, grid, head, plain_console, print_findings, printable, write
+from nodegauge_cli.judge_text import SUPPLIES, grid, head, plain_console, print_findings, write
+from nodegauge_cli.output import printable
 from nodegauge_contract.chassis import IPMI, BoardGpu, ChassisReading, Supply
 from nodegauge_judge.chassis.judge import ChassisJudgement
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from nodegauge_cli.judge_text import head, plain_console, print_findings, printable, write
+from nodegauge_cli.judge_text import head, plain_console, print_findings, write
+from nodegauge_cli.output import printable
 from nodegauge_contract import Result
 from nodegauge_contract.feed import FeedResult
 from nodegauge_judge.feed.case import amount, share

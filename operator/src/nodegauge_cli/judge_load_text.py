@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
-from nodegauge_cli.judge_text import head, plain_console, print_findings, printable, taints, write
+from nodegauge_cli.judge_text import head, plain_console, print_findings, taints, write
+from nodegauge_cli.output import printable
 from nodegauge_contract import LoadResult, Result
 from nodegauge_judge.case import number, text
 from nodegauge_judge.loadtest_rules.case import LoadCase, Loaded, positive

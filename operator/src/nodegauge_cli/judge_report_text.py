@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
-from nodegauge_cli.judge_text import grid, head, plain_console, print_cells, print_findings, printable, write
+from nodegauge_cli.judge_text import grid, head, plain_console, print_cells, print_findings, write
+from nodegauge_cli.output import printable
 from nodegauge_cli.reported import KindJudgement, Reported, ReportJudgement
 from nodegauge_judge.nccl.measurement import Measurement
 from nodegauge_operator import names

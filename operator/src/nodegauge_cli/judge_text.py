@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nodegauge_cli.output import printable
 from nodegauge_contract import Result
 from nodegauge_contract.model import PASTED
 from nodegauge_contract.placement import numa_lines
@@ -291,8 +292,3 @@ def grid() -> Table:
     table.add_column(no_wrap=True, min_width=7)
     table.add_column(overflow="fold")
     return table
-
-
-def printable(text: str) -> str:
-    """Foreign text without control characters."""
-    return "".join(char if char.isprintable() else "?" for char in text)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from nodegauge_contract import Gpu, Result
 from nodegauge_contract.chassis import ChassisReading
 from nodegauge_contract.model import PASTED
-from nodegauge_judge import activity, bmc_witness, coverage, gate_answers
+from nodegauge_judge import activity, bmc_witness, coverage, gate_answers, throttle
 from nodegauge_judge.case import Case, HealthRule, identity, text
 from nodegauge_judge.history.model import History
 from nodegauge_judge.history.update import remember
@@ -118,6 +118,7 @@ def judge_health(
         coverage=coverage.of_node(case),
         versions=fleet_rules.versions(case),
         klass=fleet_rules.klass(case),
+        slowed_seconds=throttle.slowed_seconds(case),
     )
 
 

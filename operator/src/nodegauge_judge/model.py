@@ -378,3 +378,6 @@ class Judgement(Struct, frozen=True, kw_only=True):
     """Equal for nodes that should run the same (model and number of GPUs); empty if nothing was read."""
     coverage: Coverage | None = None
     """What was read of what should have been; None for a judgement of anything but GPUs."""
+    slowed_seconds: float | None = None
+    """Growth since the last reading of the time that heat or the power brake held clocks down, summed over
+    GPUs (`throttle.slowed_seconds`); None if no counter tells."""

@@ -63,6 +63,25 @@ class Slowdown(Struct, frozen=True, kw_only=True):
         return self.amount / whole if whole else 0.0
 
 
+SLOWING = ("sw_thermal", "hw_thermal", "power_brake", "thermal_violation")
+"""Members of `GpuGrowth` that count time held down by heat or the power brake."""
+
+
+def slowed_seconds(case: Case) -> float | None:
+    """Seconds since the last run in which heat or the power brake held clocks down, summed over GPUs; None
+    without an interval or a counter.
+
+    Of each GPU the counter that grew most: several count the same second (field 75 covers software and
+    hardware).
+    """
+    grown = [
+        max(known)
+        for gpu in case.growth.gpus
+        if (known := [value for name in SLOWING if (value := getattr(gpu, name)) is not None])
+    ]
+    return sum(grown) if grown else None
+
+
 @once
 def sw_thermal(case: Case, gpu_index: int) -> Slowdown | None:
     """Software thermal slowdown; None if unknown.  It is meaningful only under load.

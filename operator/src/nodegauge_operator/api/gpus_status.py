@@ -25,8 +25,28 @@ class GpusStatus(Struct, frozen=True, rename="camel", kw_only=True):
         """Every GPU that the node has, or had and lost."""
         return [*self.items, *self.missing]
 
+    def named_in(self, subject: str) -> list[GpuIdentity]:
+        """The GPUs that a finding's subject names, by index and PCI address or by the start of a UUID."""
+        known = [(f"GPU {gpu.index} ({gpu.pci})" in subject, gpu) for gpu in self.known()]
+        return [gpu for named, gpu in known if named or (subject and gpu.uuid.startswith(subject))]
+
     def serial_of(self, subject: str) -> str:
         """The serial number of the one GPU that a finding's subject names; empty for none or several."""
-        known = [(f"GPU {gpu.index} ({gpu.pci})" in subject, gpu) for gpu in self.known()]
-        gpus = [gpu for named, gpu in known if named or gpu.uuid.startswith(subject)]
-        return gpus[0].serial if subject and len(gpus) == 1 else ""
+        gpus = self.named_in(subject)
+        return gpus[0].serial if len(gpus) == 1 else ""
+
+    def whole(self, gpu: GpuIdentity) -> GpuIdentity:
+        """The GPU with all that is known of it, also if it is lost."""
+        same = [
+            known
+            for known in self.known()
+            if (gpu.uuid and known.uuid.startswith(gpu.uuid))
+            or (not gpu.uuid and gpu.pci and known.pci == gpu.pci)
+        ]
+        known = same[0] if len(same) == 1 else gpu
+        return GpuIdentity(
+            index=known.index if gpu.index is None else gpu.index,
+            uuid=known.uuid or gpu.uuid,
+            serial=gpu.serial or known.serial,
+            pci=gpu.pci or known.pci,
+        )

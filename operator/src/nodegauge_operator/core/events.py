@@ -15,7 +15,7 @@ from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy
 from nodegauge_operator.api.report import DesiredTaint, GateState, Outcome, Report, ReportStatus, stamp
-from nodegauge_operator.core import gates, wording
+from nodegauge_operator.core import faults, gates, wording
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.context import HEALTH, Context
 from nodegauge_operator.core.probes.kind import Kind
@@ -148,7 +148,7 @@ def _of_gates(before: ReportStatus, after: ReportStatus, *, policy: Policy, now:
     known = {gate.code for gate in before.gates if gate.state is GateState.HELD_BACK}
     for gate in after.gates:
         if gate.state is GateState.HELD_BACK and gate.code in gates.GATES and gate.code not in known:
-            why = f"{wording.would_be(gate)} {wording.no_slot(gate, policy)}"
+            why = f"{faults.would_be(gate)} {faults.no_slot(gate, policy)}"
             changes.append((Reason.HELD_BACK, f"{why}: {wording.evidence(gate, after)}"))
     if not changes:
         return None

@@ -280,6 +280,11 @@ def has_effect(gate: GateStatus, *, policy: Policy) -> bool:
     return _has_effect(GATES[gate.code], policy)
 
 
+def needs_load(gate: GateStatus) -> bool:
+    """Whether only runs under load answer for this gate of the catalogue."""
+    return GATES[gate.code].judged is Judged.UNDER_LOAD
+
+
 def is_soft(gate: GateStatus, *, policy: Policy) -> bool:
     """Whether it is the gate of missing data, and the policy did not ask for its taint."""
     return gate.code in GATES and policy.spec.taints.is_soft(GATES[gate.code].cause)

@@ -20,6 +20,7 @@ from nodegauge_operator.core.model import NodeView
 SHARING = names.GPU_LABEL + ".sharing-strategy"
 REPLICAS = names.GPU_LABEL + ".replicas"
 PRODUCT = names.GPU_LABEL + ".product"
+COUNT = names.GPU_LABEL + ".count"
 NOT_WORKING = ("gpu-lost", "reset-required")
 
 
@@ -62,7 +63,7 @@ def hindrance(
     read = status.gpus.count
     if not status.probe[names.PROBE_HEALTH].read_at:
         return None
-    division = _divided(node) if asked else divided(status, node, probe=probe)
+    division = divided_by_labels(node) if asked else divided(status, node, probe=probe)
     if division is not None or read < fewest:
         few = f"a collective needs {fewest} GPUs; this node has {read}" if read else "this node has no GPU"
         return division or Hindrance(Why.SINGLE_GPU, few)
@@ -83,7 +84,7 @@ def hindrance(
 
 def divided(status: ReportStatus, node: NodeView, *, probe: str) -> Hindrance | None:
     """Why pods get no whole GPUs here, or none to measure: by labels, or by the probe's last run."""
-    return _divided(node) or _skipped(status, node, probe)
+    return divided_by_labels(node) or _skipped(status, node, probe)
 
 
 def allocatable(node: NodeView) -> int:
@@ -91,7 +92,7 @@ def allocatable(node: NodeView) -> int:
     return whole(node.gpu_allocatable) or 0
 
 
-def _divided(node: NodeView) -> Hindrance | None:
+def divided_by_labels(node: NodeView) -> Hindrance | None:
     """MIG devices or replicas instead of whole GPUs, by the labels of GPU feature discovery.
 
     Source: NVIDIA/k8s-device-plugin, internal/lm: `mig.strategy` stands on every node where a strategy is

@@ -91,7 +91,7 @@ def aged(
         case GateState.PROBATION:
             if gate.bad:
                 return _entered(gate, rule=rule, now=now)
-            if now < _probation_ends_at(gate, rule=rule):
+            if now < probation_ends_at(gate, rule=rule):
                 return gate
             gate = _after_probation(gate, now=now)
         case _:
@@ -101,7 +101,7 @@ def aged(
 
 def _after_entry(gate: GateStatus, *, rule: GateRule, now: float) -> GateStatus:
     """A gate that was entered: left for good, lifted on trial, or unchanged."""
-    if gate.good >= rule.policy.leave_runs and now >= _dwell_ends_at(gate, rule=rule):
+    if gate.good >= rule.policy.leave_runs and now >= dwell_ends_at(gate, rule=rule):
         return _left(gate, GateState.WATCHING, now=now)
     if gate.readable_since and now >= gate.entered_epoch + rule.probation_after(gate.relapses):
         return _left(gate, GateState.PROBATION, now=now)
@@ -113,8 +113,8 @@ def due_at(gate: GateStatus, *, rule: GateRule) -> float:
     if gate.state is GateState.WATCHING:
         return forgotten_at(gate, policy=rule.policy) + 1
     if gate.state is GateState.PROBATION:
-        return _probation_ends_at(gate, rule=rule)
-    leave = _dwell_ends_at(gate, rule=rule) if gate.good >= rule.policy.leave_runs else NEVER
+        return probation_ends_at(gate, rule=rule)
+    leave = dwell_ends_at(gate, rule=rule) if gate.good >= rule.policy.leave_runs else NEVER
     probation = gate.entered_epoch + rule.probation_after(gate.relapses) if gate.readable_since else NEVER
     return min(leave, probation)
 
@@ -171,12 +171,13 @@ def _plausible(text: str, *, now: float) -> str:
     return stamp(now)
 
 
-def _dwell_ends_at(gate: GateStatus, *, rule: GateRule) -> float:
+def dwell_ends_at(gate: GateStatus, *, rule: GateRule) -> float:
+    """When a gate that was entered may be left, epoch seconds."""
     return gate.entered_epoch + seconds(rule.policy.dwell)
 
 
-def _probation_ends_at(gate: GateStatus, *, rule: GateRule) -> float:
-    """When probation ends: at once after enough good runs under load."""
+def probation_ends_at(gate: GateStatus, *, rule: GateRule) -> float:
+    """When probation ends, epoch seconds: at once (0.0) after enough good runs under load."""
     ended = gate.good >= rule.policy.leave_runs
     return 0.0 if ended else gate.since_epoch + seconds(rule.policy.probation)
 

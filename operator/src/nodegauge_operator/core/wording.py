@@ -11,7 +11,7 @@ from nodegauge_judge import Severity, Verdict
 from nodegauge_judge.coverage import PART, still_says
 from nodegauge_operator import names
 from nodegauge_operator.api.override import Override
-from nodegauge_operator.api.policy import Mode, Policy
+from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import (
     DesiredNode,
     DesiredTaint,
@@ -22,9 +22,8 @@ from nodegauge_operator.api.report import (
     ReportStatus,
     Unreadable,
 )
-from nodegauge_operator.core import gates
+from nodegauge_operator.core import faults, gates
 from nodegauge_operator.core.context import HEALTH, Context
-from nodegauge_operator.core.hysteresis import GateRule
 from nodegauge_operator.core.report_size import cut
 
 MAX_EVIDENCE_BYTES = 300
@@ -90,28 +89,9 @@ def gates_sentence(status: ReportStatus, *, policy: Policy) -> str:
             origin = ", found without a report" if gate.message == gates.ADOPTED else ""
             parts.append(f"tainted {short(taints[key])} since {gate.since}{origin}{good}: {_title(gate)}")
     known = [gate for gate in status.gates if gate.code in gates.GATES]
-    states = [(gate, _without_taint(gate, policy=policy, override=override)) for gate in known]
-    parts += [f"{would_be(gate)} {state}: {_title(gate)}" for gate, state in states if state]
+    states = [(gate, faults.without_taint(gate, policy=policy, override=override)) for gate in known]
+    parts += [f"{faults.would_be(gate)} {state}: {_title(gate)}" for gate, state in states if state]
     return "; ".join(parts)
-
-
-def _without_taint(gate: GateStatus, *, policy: Policy, override: Override | None) -> str:
-    """Why a gate sets no taint; empty if it sets one, or only remembers."""
-    rule = GateRule(gate=gates.GATES[gate.code], policy=policy.spec.hysteresis)
-    match gate.state:
-        case GateState.HELD_BACK:
-            return no_slot(gate, policy)
-        case GateState.PROBATION:
-            return f"on probation since {gate.since}, one bad run sets the taint"
-        case GateState.WATCHING:
-            return f"not confirmed, {gate.bad} of {rule.enter_runs} bad runs" if gate.bad else ""
-    if policy.spec.mode is Mode.OBSERVE:
-        return "not set, the policy is in mode Observe"
-    if gates.has_effect(gate, policy=policy):
-        return ""
-    if override is not None and override.healthy:
-        return f"not set, taken as healthy by {override.by} until {override.until}"
-    return "not set, its effect is None"
 
 
 def carried(desired: DesiredNode) -> str:
@@ -131,25 +111,6 @@ def short(taint: DesiredTaint) -> str:
     """`throttled=thermal:NoSchedule`: as kubectl writes it, without our prefix."""
     name = taint.key.removeprefix(names.PREFIX)
     return f"{name}={taint.value}:{taint.effect}" if taint.value else f"{name}:{taint.effect}"
-
-
-def would_be(gate: GateStatus) -> str:
-    """`throttled=thermal`: the taint that the gate would set."""
-    known = gates.GATES[gate.code]
-    return f"{known.kind.value}={known.cause.value}"
-
-
-def no_slot(gate: GateStatus, policy: Policy) -> str:
-    """Why a gate that was entered sets no taint yet."""
-    if gate.incident:
-        return f"held back by incident {gate.incident}, until the first bad run after its end"
-    if policy.paused:
-        return "held back while paused"
-    budget = policy.spec.budget
-    limits = (
-        f"of tainted nodes ({budget.gated_nodes}) or of new taints ({budget.gated_nodes_per_hour} an hour)"
-    )
-    return f"held back: the limit {limits} of this policy or of the cluster is reached; worse faults go first"
 
 
 def evidence(gate: GateStatus, status: ReportStatus) -> str:
