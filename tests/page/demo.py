@@ -32,7 +32,9 @@ def _alive(result: Result, *, hottest: int = 61) -> Result:
         replace(
             gpu,
             serial=f"16549220012{gpu.index:02}",
-            window=replace(gpu.window, temperature=Span(min=40, median=hottest - 3, max=hottest - gpu.index % 4)),
+            window=replace(
+                gpu.window, temperature=Span(min=40, median=hottest - 3, max=hottest - gpu.index % 4)
+            ),
             power=Power(usage_mw=310_000 + 4_000 * gpu.index, enforced_limit_mw=700_000),
             link_errors=LinkErrors(replay=0, recovery=0, crc_flit=0),
         )
@@ -62,8 +64,8 @@ def bodies() -> Iterator[dict[str, Any]]:
     for name, (health, nccl) in MACHINES.items():
         report = _report(name, health, nccl)
         if name == "gpu-h100-2":  # a GPU is lost after the first reading
-            lost = replace(health, gpus=[gpu for gpu in health.gpus if gpu.index != 7])
-            report = report.after(read(lost), node=make_node(name), at=NOW - 60)
+            seven = replace(_alive(made.h100(7)), bus=health.bus)
+            report = report.after(read(seven), node=make_node(name), at=NOW - 60)
         yield _body(names.REPORT_KIND, name, status=to_builtins(report.status))
         feed = feed_windows.STARVED_BY_A_DISK if name == "gpu-titan" else None
         yield _reading(name, health=health, feed=feed)

@@ -13,13 +13,14 @@ from typing import Any
 import click
 import msgspec
 
+from nodegauge_cli.cluster import Cluster, context_option
 from nodegauge_cli.inputs import BadInput
-from nodegauge_cli.page.fleet import Fleet
+from nodegauge_cli.page.fleet import Fleet, read_cluster
 from nodegauge_cli.page.html import page
 from nodegauge_cli.reported import Unusable, objects
 from nodegauge_operator.api.report import stamp
 
-KINDS = "nodereports,nodereadings,nodehistories,chassisreadings,gpuvalidationpolicies"
+KINDS = "nodereports,nodereadings,nodehistories,chassisreadings,gpuvalidationpolicies,nodes"
 
 
 @click.command()
@@ -38,23 +39,33 @@ KINDS = "nodereports,nodereadings,nodehistories,chassisreadings,gpuvalidationpol
     help="A file of objects (YAML or JSON, - for standard input) instead of the cluster. Repeatable.",
 )
 @click.option("--title", default="GPU nodes", show_default=True, help="The page's heading.")
-def report(target: Path, sources: tuple[Path, ...], title: str) -> None:
+@context_option
+def report(target: Path, sources: tuple[Path, ...], title: str, context: str) -> None:
     """Write one HTML file about all GPU nodes: verdicts, findings with steps, links, bandwidth, history.
 
-    The page needs no network and no other file. It works in any current browser, and prints.
+    The page needs no network and no other file. It opens in any current browser, and prints. What it shows of
+    a node is what its objects say: it has serial numbers, so hand it on as you would a ticket.
 
     \b
     Examples:
       nodegauge report --html gpus.html
       kubectl get nodereports,nodereadings,nodehistories -o json | nodegauge report --from - --html gpus.html
     """
+    if sources and context:
+        raise click.UsageError("--context is for a cluster, --from for files: give one of them")
+    fleet = _of_files(sources) if sources else read_cluster(Cluster(context=context))
+    source = _named(sources) if sources else f"the cluster{f' {context}' if context else ''}"
+    _write(target, page(fleet.data(title=title, made_at=stamp(time.time()), source=source)))
+
+
+def _of_files(sources: Iterable[Path]) -> Fleet:
+    """Raises `BadInput`, also if there is no report."""
     fleet = Fleet()
     for body in _from_files(sources):
         fleet.add(body)
     if not fleet.nodes:
         raise BadInput(f"{_named(sources)}: no NodeReport is there; try `kubectl get {KINDS} -o json`")
-    text = page(fleet.data(title=title, made_at=stamp(time.time()), source=_named(sources)))
-    _write(target, text)
+    return fleet
 
 
 def _named(sources: Iterable[Path]) -> str:

@@ -4,75 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import date, timedelta
-from typing import Any
 
 from nodegauge_cli.page.model import Days, DayShare
+from nodegauge_judge import Verdict
+from nodegauge_operator.api.node_history import MAX_DAYS, Day
+from nodegauge_operator.core.trend import VERSIONS, trend
 
-CHARTED = ("allReduce", "hottest", "throttled", "tflops", "spare")
-VERSIONS = ("driver", "vbios", "kernel")
-MOST_DAYS = 400
-"""More days than any history has; a span that somebody invented is cut there, from its end."""
-GOOD = ("pass", "warn")
-
-Day = Mapping[str, str]
-
-
-def days_of(body: Mapping[str, Any]) -> dict[date, Day]:
-    """By date the values of a NodeHistory as text; what cannot be read is left out."""
-    status = body.get("status")
-    days = status.get("days") if isinstance(status, Mapping) else None
-    found = {}
-    for written, text in days.items() if isinstance(days, Mapping) else ():
-        try:
-            day = date.fromisoformat(written)
-        except (TypeError, ValueError):
-            continue
-        pairs = (word.partition("=") for word in str(text).split())
-        found[day] = {key: value for key, mark, value in pairs if mark}
-    latest = sorted(found)[-1:]
-    return {day: found[day] for day in sorted(found) if (latest[0] - day).days < MOST_DAYS}
+CHARTED = {
+    "allReduce": "all_reduce",
+    "hottest": "hottest",
+    "throttled": "throttled",
+    "tflops": "tflops",
+    "spare": "spare",
+}
+"""What the page calls it, and the field of `Day`."""
+MOST_DAYS = 2 * MAX_DAYS
+"""Days of a chart, the last ones; more are of a history that somebody edited."""
+GOOD = (Verdict.PASS, Verdict.WARN)
 
 
-def columns(days: Mapping[date, Day]) -> Days | None:
-    """None without a day."""
-    if not days:
+def columns(days: Mapping[str, Day]) -> Days | None:
+    """None without a day; `days` by date."""
+    known = {day: each for text, each in days.items() if (day := _date(text)) is not None}
+    if not known:
         return None
-    first, last = min(days), max(days)
+    last = max(known)
+    first = max(min(known), last - timedelta(MOST_DAYS - 1))
     count = (last - first).days + 1
-    every = [days.get(first + timedelta(number), {}) for number in range(count)]
-    values = {key: [_number(day.get(key, "")) for day in every] for key in CHARTED}
+    every = [known.get(first + timedelta(number), Day()) for number in range(count)]
+    values = {name: [getattr(each, field) for each in every] for name, field in CHARTED.items()}
     changes = {
-        day.isoformat(): ", ".join(f"{what} {values[what]}" for what in VERSIONS if what in values)
-        for day, values in days.items()
+        day.isoformat(): ", ".join(f"{what} {text}" for what in VERSIONS if (text := getattr(each, what)))
+        for day, each in known.items()
     }
     return Days(
         first=first.isoformat(),
         count=count,
-        values={key: column for key, column in values.items() if any(v is not None for v in column)},
+        values={name: column for name, column in values.items() if any(v is not None for v in column)},
         changes={day: text for day, text in changes.items() if text},
+        said=trend(days),
     )
 
 
-def trend(histories: Iterable[Mapping[date, Day]]) -> list[DayShare]:
-    """The fleet day by day.  A node counts on a day on which it was read and judged."""
+def shares(histories: Iterable[Mapping[str, Day]]) -> list[DayShare]:
+    """The fleet day by day, the last `MOST_DAYS`.  A node counts on a day on which it was read and judged."""
     gpus: dict[date, int] = {}
     usable: dict[date, int] = {}
     for days in histories:
-        for day, values in days.items():
-            seen, _, of = values.get("gpus", "").partition("/")
-            number, whole = _number(seen), _number(of or seen)
-            if number is None or whole is None or "verdict" not in values:
+        for text, each in days.items():
+            day = _date(text)
+            if day is None or each.gpus is None or each.verdict in (None, Verdict.UNKNOWN):
                 continue
-            gpus[day] = gpus.get(day, 0) + int(whole)
-            usable[day] = usable.get(day, 0) + (int(number) if values["verdict"] in GOOD else 0)
-    return [DayShare(date=day.isoformat(), gpus=gpus[day], usable=usable[day]) for day in sorted(gpus)]
+            gpus[day] = gpus.get(day, 0) + max(each.gpus, each.of or 0)
+            usable[day] = usable.get(day, 0) + (each.gpus if each.verdict in GOOD else 0)
+    known = sorted(day for day in gpus if (max(gpus) - day).days < MOST_DAYS)
+    return [DayShare(date=day.isoformat(), gpus=gpus[day], usable=usable[day]) for day in known]
 
 
-def _number(text: str) -> float | None:
+def _date(text: str) -> date | None:
     try:
-        value = float(text)
+        return date.fromisoformat(text)
     except ValueError:
         return None
-    if not 0 <= value < 1e9:
-        return None
-    return int(value) if value.is_integer() else value

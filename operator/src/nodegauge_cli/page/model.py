@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from nodegauge_judge import Verdict
+from nodegauge_operator.core.faults import Fault
 
 
 class GpuData(Struct, rename="camel", omit_defaults=True, kw_only=True):
@@ -33,33 +34,6 @@ class GpuData(Struct, rename="camel", omit_defaults=True, kw_only=True):
     """Power limit in force, W."""
     missing: bool = False
     """Earlier runs read it, the last one did not."""
-
-
-class FaultData(Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """One thing that is wrong with a node (`core.faults`), in words for people."""
-
-    code: str
-    """The finding."""
-    title: str = ""
-    """The finding in a few words."""
-    severity: str = ""
-    """fail, warn or info."""
-    cause: str = ""
-    """Value of its taint; empty for a finding that sets none."""
-    state: str = ""
-    """As of its gate; empty for a finding without one."""
-    since: str = ""
-    """Since when it stands."""
-    subject: str = ""
-    """What it is about, such as a GPU."""
-    gpus: list[GpuData] = []
-    """The GPUs that it is about."""
-    measured: str = ""
-    """What was measured, with the limit."""
-    steps: list[str] = []
-    """What to do, in order."""
-    note: str = ""
-    """Why there is no taint, or what lifts it."""
 
 
 class RunData(Struct, rename="camel", omit_defaults=True, kw_only=True):
@@ -142,6 +116,8 @@ class Days(Struct, rename="camel", omit_defaults=True, kw_only=True):
     """By key (allReduce, hottest, throttled, tflops, spare): a value a day."""
     changes: dict[str, str] = {}
     """By date what was installed: `driver 550.90.07`."""
+    said: list[str] = []
+    """What the days say, in sentences (`core.trend`)."""
 
 
 class NodeData(Struct, rename="camel", omit_defaults=True, kw_only=True):
@@ -152,7 +128,7 @@ class NodeData(Struct, rename="camel", omit_defaults=True, kw_only=True):
     verdict: Verdict
     """As in the label nodegauge.dev/health; unknown where nothing was read."""
     klass: str = msgspec.field(default="", name="class")
-    """Number and model of its GPUs; empty if not read."""
+    """Number and model of its GPUs; empty if either is unknown."""
     gpus: list[GpuData] = []
     """Its GPUs, those that it lost at the end."""
     count: int = 0
@@ -183,7 +159,7 @@ class NodeData(Struct, rename="camel", omit_defaults=True, kw_only=True):
     """What a person says about it, and whether that is in force."""
     notes: list[str] = []
     """What could not be written to the node, or read of its objects."""
-    faults: list[FaultData] = []
+    faults: list[Fault] = []
     """What is wrong, the worst first."""
     runs: list[RunData] = []
     """Its probes."""

@@ -3,53 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date
 from typing import TypedDict
 
 from nodegauge_cli.judging import Criteria
 from nodegauge_cli.page import bandwidth, history
-from nodegauge_cli.page.faults import faults_of
-from nodegauge_cli.page.model import FaultData, GpuData, NodeData, RunData, Supply
+from nodegauge_cli.page.model import GpuData, NodeData, RunData, Supply
 from nodegauge_cli.page.reading import OfReading
-from nodegauge_cli.page.share import UNREAD, share
 from nodegauge_contract import chassis as contract
 from nodegauge_judge import GpuBrief, GpuIdentity
 from nodegauge_judge.nccl.measurement import Measurement
 from nodegauge_operator import names
 from nodegauge_operator.api.chassis import Chassis
+from nodegauge_operator.api.node_history import Day
+from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import ProbeStatus, Report, ReportStatus
 from nodegauge_operator.core import wording
+from nodegauge_operator.core.faults import Fault, faults
+from nodegauge_operator.core.model import NodeView, Taint
+from nodegauge_operator.core.override import applied
+from nodegauge_operator.core.usable import UNKNOWN, Lost, usable
+
+UNREAD = Lost.UNREAD.value
 
 
 def node_data(
     report: Report,
     *,
+    node: NodeView | None,
+    policy: Policy,
+    criteria: Criteria,
     reading: OfReading,
     chassis: Chassis | None,
-    days: Mapping[date, history.Day],
-    criteria: Criteria,
+    days: Mapping[str, Day],
 ) -> NodeData:
-    """The node; its matrix is numbered later."""
+    """The node; its matrix is numbered later.  `node`: None if it was not read; `policy` and `criteria`: the
+    defaults if its policy was not read."""
     status = report.status
     measured = Measurement.decode(status.probe[names.PROBE_NCCL].history)
-    gpus, usable, lost = share(status)
-    faults = faults_of(status, node=report.name)
+    share = usable(status, node or _as_reported(report), policy)
+    found = faults(status, policy=applied(policy, status.override), node=report.name)
     return NodeData(
         name=report.name,
         verdict=status.verdict,
-        klass=f"{gpus} x {status.gpus.product}" if gpus and status.gpus.product else "",
+        klass=share.klass if share.klass != UNKNOWN else "",
         gpus=_gpus(status, reading),
-        count=gpus,
-        usable=usable,
-        lost=lost,
-        causes=_causes(faults, lost),
+        count=share.gpus,
+        usable=share.usable,
+        lost=share.lost,
+        causes=_causes(found, share.lost),
         read_at=status.probe[names.PROBE_HEALTH].read_at,
         summary=status.summary,
         policy=status.policy,
         driver=status.gpus.driver,
         **_carried(status),
         notes=_notes(report, reading, chassis),
-        faults=faults,
+        faults=found,
         runs=[_run(probe) for probe in status.probes],
         interconnect=_interconnect(status),
         interconnect_message=status.interconnect.message,
@@ -64,6 +72,13 @@ def node_data(
         fed=reading.fed,
         days=history.columns(days),
     )
+
+
+def _as_reported(report: Report) -> NodeView:
+    """The node as far as its report tells: whether it is Ready or cordoned is unknown, and taken as well."""
+    wanted = report.status.desired.taints
+    taints = tuple(Taint(key=each.key, value=each.value, effect=each.effect) for each in wanted)
+    return NodeView(name=report.name, uid=report.node_uid, resource_version="", labels={}, taints=taints)
 
 
 class _Carried(TypedDict):
@@ -110,11 +125,10 @@ def _identity(gpu: GpuIdentity, *, missing: bool = False) -> GpuData:
     return GpuData(index=gpu.index, uuid=gpu.uuid, serial=gpu.serial, pci=gpu.pci, missing=missing)
 
 
-def _causes(faults: list[FaultData], lost: Mapping[str, int]) -> list[str]:
+def _causes(found: list[Fault], lost: Mapping[str, int]) -> list[str]:
     """One word each, to filter by: causes of faults, codes of findings without one, and why no GPU can be
     used."""
-    bad = [fault for fault in faults if fault.severity in ("fail", "warn")]
-    return list(dict.fromkeys([*(fault.cause or fault.code for fault in bad), *lost]))
+    return list(dict.fromkeys([*(fault.cause or fault.code for fault in found), *lost]))
 
 
 def _notes(report: Report, reading: OfReading, chassis: Chassis | None) -> list[str]:

@@ -43,16 +43,20 @@ function faults(node) {
 
 function fault(each) {
   const about = [
-    each.state ? `${each.state}${each.since ? ` since ${when(each.since)}` : ""}` : "",
-    each.cause ? `cause ${each.cause}` : "",
+    each.taint ? `${each.tainted ? "taint" : "no taint"} ${each.taint}` : each.severity,
+    each.state,
+    each.since ? `since ${when(each.since)}` : "",
+    each.lastSeen ? `last seen ${when(each.lastSeen)}` : "",
   ].filter(Boolean).join(", ");
   const parts = (each.gpus ?? []).map((gpu) => [`GPU ${gpu.index ?? "?"}: `, identity(gpu)]);
   return el("article", { class: `fault ${KNOWN_VERDICTS.includes(each.severity) ? each.severity : "info"}` },
     el("h3", {}, each.title || each.code, " ", el("code", {}, each.code)),
-    about ? el("p", { class: "about" }, about) : null,
+    el("p", { class: "about" }, about),
     el("p", {}, each.subject && each.subject !== "node" ? el("strong", {}, `${each.subject}: `) : "", orNone(each.measured)),
     parts.length ? list(parts) : null,
-    each.note ? el("p", {}, each.note) : null,
+    each.also ? el("p", {}, `Also: ${each.also}`) : null,
+    each.noTaint ? el("p", {}, `Why there is no taint: ${each.noTaint}.`) : null,
+    each.lifts ? el("p", {}, `What lifts it: ${each.lifts}.`) : null,
     each.steps?.length ? [el("h4", {}, "What to do"), list(each.steps.map(withCode), "ol")] : null);
 }
 
@@ -157,7 +161,7 @@ function overTime(node) {
     return overDays(name, unit, dates, days.values?.[key] ? series : [{ name, values: [] }]);
   });
   const changes = Object.entries(days.changes ?? {}).reverse().map(([date, text]) => `${date}: ${text}`);
-  return section("Over time", el("div", { class: "charts" }, charts),
+  return section("Over time", list(days.said ?? []), el("div", { class: "charts" }, charts),
     changes.length ? [el("h3", {}, "Versions that came"), list(changes)] : null);
 }
 
