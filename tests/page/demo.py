@@ -16,7 +16,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import LinkErrors, Power, Result, Span, text
+from nodegauge_contract import LinkErrors, Power, Result, Span, Window, text
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from support import feed_windows, nccl_results
@@ -32,11 +32,12 @@ def _alive(result: Result, *, hottest: int = 61) -> Result:
         replace(
             gpu,
             serial=f"16549220012{gpu.index:02}",
-            window=replace(
-                gpu.window, temperature=Span(min=40, median=hottest - 3, max=hottest - gpu.index % 4)
+            window=Window(
+                seconds=3.0,
+                samples=12,
+                temperature=Span(min=40, median=hottest - 3, max=hottest - gpu.index % 4),
             ),
             power=Power(usage_mw=310_000 + 4_000 * gpu.index, enforced_limit_mw=700_000),
-            link_errors=LinkErrors(replay=0, recovery=0, crc_flit=0),
         )
         for gpu in result.gpus
     ]
@@ -47,7 +48,7 @@ H100 = _alive(made.h100())
 MACHINES: dict[str, tuple[Result, Result | None]] = {
     "gpu-h100-1": (H100, nccl_results.h100()),
     "gpu-h100-2": (
-        made.with_gpu(H100, 3, link_errors=LinkErrors(replay=14, crc_flit=2)),
+        made.with_gpu(H100, 3, link_errors=LinkErrors(replay=14, recovery=0, crc_flit=2, crc_data=0)),
         nccl_results.h100(),
     ),
     "gpu-h100-slow": (made.without_links(H100, 2, count=12), nccl_results.h100(310)),
@@ -64,8 +65,8 @@ def bodies() -> Iterator[dict[str, Any]]:
     for name, (health, nccl) in MACHINES.items():
         report = _report(name, health, nccl)
         if name == "gpu-h100-2":  # a GPU is lost after the first reading
-            seven = replace(_alive(made.h100(7)), bus=health.bus)
-            report = report.after(read(seven), node=make_node(name), at=NOW - 60)
+            for at in (NOW - 120, NOW - 60):
+                report = report.after(read(_alive(made.h100(7))), node=make_node(name), at=at)
         yield _body(names.REPORT_KIND, name, status=to_builtins(report.status))
         feed = feed_windows.STARVED_BY_A_DISK if name == "gpu-titan" else None
         yield _reading(name, health=health, feed=feed)

@@ -29,8 +29,10 @@ def collectives(
         gbps = measured.busbw(cell) if cell.bytes == GIB else None
         if gbps is not None:
             floor = floors.lowest_floor(measured, cell, arm, criteria=graded)
-            limit = {"floor": round(floor.gbps, 1), "basis": floor.basis} if floor is not None else {}
-            found.append(Collective(name=cell.collective, gbps=round(gbps, 1), **limit))
+            one = Collective(name=cell.collective, gbps=round(gbps, 1))
+            if floor is not None:
+                one.floor, one.basis = round(floor.gbps, 1), floor.basis
+            found.append(one)
     return found
 
 

@@ -78,8 +78,8 @@ def _in_words(sensor: Sensor) -> str:
     scale, unit = UNITS.get(sensor.name.rstrip("0123456789"), (0.0, ""))
     if not unit:
         return ""
-    read = isinstance(sensor.value, int | float) and isfinite(sensor.value)
-    value = f"{sensor.value / scale:.4g} {unit}" if read else "not read"
+    read = sensor.value if isinstance(sensor.value, int | float) and isfinite(sensor.value) else None
+    value = f"{read / scale:.4g} {unit}" if read is not None else "not read"
     return f"{value}, alarm" if sensor.alarm == 1 else value
 
 

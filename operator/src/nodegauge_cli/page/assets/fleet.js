@@ -97,15 +97,17 @@ function filterLink(field, value) {
 }
 
 function select(field, label, values) {
-  inputs[field] = el("select", { onchange: changed }, el("option", { value: "" }, "all"),
+  inputs[field] = el("select", { id: field, onchange: changed }, el("option", { value: "" }, "all"),
     values.map(([value, count]) => el("option", { value }, `${value} (${number(count)})`)));
-  return el("label", {}, label, " ", inputs[field]);
+  return labelled(field, label);
 }
 
+const labelled = (field, label) => el("div", {}, el("label", { for: field }, label), " ", inputs[field]);
+
 function filters() {
-  inputs.text = el("input", { type: "search", placeholder: "name, serial, finding, driver", oninput: changed });
+  inputs.text = el("input", { id: "text", type: "search", placeholder: "name, serial, finding, driver", oninput: changed });
   return el("form", { class: "filters", onsubmit: (event) => event.preventDefault() },
-    el("label", {}, "Search ", inputs.text),
+    labelled("text", "Search"),
     select("class", "Class", counted((node) => [[node.class ?? "not read", 1]])),
     select("verdict", "Verdict", counted((node) => [[node.verdict, 1]])),
     select("cause", "Cause", counted((node) => (node.causes ?? []).map((cause) => [cause, 1]))),

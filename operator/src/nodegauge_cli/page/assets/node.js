@@ -79,7 +79,7 @@ function gpus(node) {
   const columns = ["GPU", "Hottest", "Power", "Serial", "PCI", "UUID"];
   if (node.gpus.some((each) => each.name)) columns.push("Model");
   const driver = node.driver ? `, driver ${node.driver}` : "";
-  return section("GPUs", el("p", {}, `${node.class ?? "Unknown model"}${driver}`), table("GPUs", columns, rows));
+  return section("GPUs", el("p", {}, `${node.class ?? "Unknown model"}${driver}`), table("GPUs", columns, rows, "short"));
 }
 
 function links(node) {
@@ -94,7 +94,7 @@ function links(node) {
   ]);
   const legend = "NV18: 18 NVLinks. PIX and PXB: PCIe switches; PHB, NODE and SYS: through the CPU. ✕: the driver refuses direct access.";
   return section("Links", joined, heatMap(known, node.gpus ?? []), el("p", { class: "small" }, legend),
-    rows.length ? table("NVLinks by GPU", ["GPU", "Links", "Down", "Errors since the driver was loaded"], rows) : null);
+    rows.length ? table("NVLinks by GPU", ["GPU", "Links", "Down", "Errors since the driver was loaded"], rows, "short") : null);
 }
 
 /** Bandwidths of nodes that can be compared, sorted; the node's own among them. */
