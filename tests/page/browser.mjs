@@ -35,6 +35,7 @@ async function violations(page) {
 
 async function visit(context, wanted) {
   const page = await context.newPage();
+  page.setDefaultTimeout(300_000); // a busy machine is slow; only what hangs waits so long
   const said = [];
   const requests = [];
   page.on("console", (line) => said.push(`${line.type()}: ${line.text()}`));

@@ -1,11 +1,11 @@
 """A made fleet for the page: reports as the operator decides them, readings, BMCs and histories.
 
-`python -m page.demo FILE [NODES]` writes the objects, to look at the page in a browser.
+`python -m page.demo FILE [NODES]` (in tests/) writes the page, to look at it in a browser.
 """
 
 from __future__ import annotations
 
-import json
+import itertools
 import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -16,6 +16,9 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 import support.results as made
+from nodegauge_cli.page.fleet import Fleet
+from nodegauge_cli.page.html import page
+from nodegauge_cli.page.model import FleetData
 from nodegauge_contract import LinkErrors, Power, Result, Span, Window, text
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
@@ -90,17 +93,15 @@ def bodies() -> Iterator[dict[str, Any]]:
     yield _body("NodeHistory", "gpu-h100-1", status={"days": dict(_days(slow=False))})
 
 
-def many(nodes: int) -> Iterator[dict[str, Any]]:
-    """The fleet's objects again and again under other names, until there are so many nodes."""
-    made_once = [body for body in bodies() if body["kind"] != "NodeHistory"]
-    histories = [_body("NodeHistory", "", status={"days": dict(_days(slow=slow))}) for slow in (True, False)]
-    kinds = len({body["metadata"]["name"] for body in made_once})
-    for number in range(-(-nodes // kinds)):
-        for each in made_once:
-            name = f"{each['metadata']['name']}-{number}"
-            yield each | {"metadata": {"name": name}}
-            if each["kind"] == names.REPORT_KIND:
-                yield histories[number % 2] | {"metadata": {"name": name}}
+def data(nodes: int = 0) -> FleetData:
+    """What the page shows of the fleet; with `nodes` so many of them, the same ones again and again."""
+    fleet = Fleet()
+    for body in bodies():
+        fleet.add(body)
+    shown = fleet.data(title="GPU nodes", made_at=stamp(NOW), source="a made fleet")
+    few = itertools.cycle(shown.nodes)
+    many = [replace(next(few), name=f"gpu-{number}") for number in range(nodes)]
+    return replace(shown, nodes=many or shown.nodes)
 
 
 def _report(name: str, health: Result, nccl: Result | None) -> AReport:
@@ -143,5 +144,4 @@ def _body(kind: str, name: str, **more: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    items = list(many(int(sys.argv[2])) if len(sys.argv) > 2 else bodies())
-    Path(sys.argv[1]).write_text(json.dumps({"kind": "List", "items": items}), encoding="utf-8")
+    Path(sys.argv[1]).write_text(page(data(*map(int, sys.argv[2:]))), encoding="utf-8")
