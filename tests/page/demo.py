@@ -129,14 +129,14 @@ def _days(*, slow: bool) -> Iterator[tuple[str, str]]:
         bad = slow and number >= 34
         if number in (12, 13):
             continue
-        words = [
+        parts = [
             f"allReduce={(417 if bad else 463) - number % 3}",
             f"hottest={(88 if bad else 71) + number % 4}",
         ]
-        words += [f"throttled={number * 3 if bad else 0}", f"tflops={610 + number % 5}", "gpus=8/8"]
-        words += [f"verdict={'fail' if bad else 'pass'}"]
-        words += [f"driver={'560.35.03' if number else '550.90.07'}"] if number in (0, 33) else []
-        yield (first + timedelta(number)).isoformat(), " ".join(words)
+        parts += [f"throttled={number * 3 if bad else 0}", f"tflops={610 + number % 5}", "gpus=8/8"]
+        parts += [f"verdict={'fail' if bad else 'pass'}"]
+        parts += [f"driver={'560.35.03' if number else '550.90.07'}"] if number in (0, 33) else []
+        yield (first + timedelta(number)).isoformat(), " ".join(parts)
 
 
 def _body(kind: str, name: str, **more: Any) -> dict[str, Any]:

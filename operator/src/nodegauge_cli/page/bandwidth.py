@@ -24,7 +24,7 @@ def collectives(
         }
         return [Collective(name=name, gbps=gbps) for name, gbps in known.items() if gbps is not None]
     graded = floors.Criteria(expectations=criteria.expectations, thresholds=criteria.thresholds)
-    found = []
+    cells = []
     for cell in arm.cells:
         gbps = measured.busbw(cell) if cell.bytes == GIB else None
         if gbps is not None:
@@ -32,8 +32,8 @@ def collectives(
             one = Collective(name=cell.collective, gbps=round(gbps, 1))
             if floor is not None:
                 one.floor, one.basis = round(floor.gbps, 1), floor.basis
-            found.append(one)
-    return found
+            cells.append(one)
+    return cells
 
 
 def pairs(measured: Measurement | None) -> str:

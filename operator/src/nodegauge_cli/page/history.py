@@ -42,7 +42,7 @@ def columns(days: Mapping[str, Day]) -> Days | None:
         count=count,
         values={name: column for name, column in values.items() if any(v is not None for v in column)},
         changes={day: text for day, text in changes.items() if text},
-        said=trend(days),
+        sentences=trend(days),
     )
 
 

@@ -116,7 +116,7 @@ class Days(Struct, rename="camel", omit_defaults=True, kw_only=True):
     """By key (allReduce, hottest, throttled, tflops, spare): a value a day."""
     changes: dict[str, str] = {}
     """By date what was installed: `driver 550.90.07`."""
-    said: list[str] = []
+    sentences: list[str] = []
     """What the days say, in sentences (`core.trend`)."""
 
 

@@ -41,7 +41,7 @@ def node_data(
     status = report.status
     measured = Measurement.decode(status.probe[names.PROBE_NCCL].history)
     share = usable(status, node or _as_reported(report), policy)
-    found = faults(status, policy=applied(policy, status.override), node=report.name)
+    known = faults(status, policy=applied(policy, status.override), node=report.name)
     return NodeData(
         name=report.name,
         verdict=status.verdict,
@@ -50,14 +50,14 @@ def node_data(
         count=share.gpus,
         usable=share.usable,
         lost=share.lost,
-        causes=_causes(found, share.lost),
+        causes=_causes(known, share.lost),
         read_at=status.probe[names.PROBE_HEALTH].read_at,
         summary=status.summary,
         policy=status.policy,
         driver=status.gpus.driver,
         **_carried(status),
         notes=_notes(report, reading, chassis),
-        faults=found,
+        faults=known,
         runs=[_run(probe) for probe in status.probes],
         interconnect=_interconnect(status),
         interconnect_message=status.interconnect.message,
@@ -92,15 +92,15 @@ class _Carried(TypedDict):
 def _carried(status: ReportStatus) -> _Carried:
     """What the node should carry, and who says otherwise."""
     desired, override = status.desired, status.override
-    said = wording.in_words(override) if override is not None and override.kind else ""
+    text = wording.in_words(override) if override is not None and override.kind else ""
     if override is not None and override.problem:
-        said = f"{said}. Not in force: {override.problem}" if said else f"Not in force: {override.problem}"
+        text = f"{text}. Not in force: {override.problem}" if text else f"Not in force: {override.problem}"
     return _Carried(
         labels={key.removeprefix(names.PREFIX): value for key, value in sorted(desired.labels.items())},
         taints=[wording.short(taint) for taint in desired.taints],
         condition=" ".join(filter(None, (desired.condition, desired.reason))),
         message=desired.message,
-        override=said,
+        override=text,
     )
 
 
@@ -125,10 +125,10 @@ def _identity(gpu: GpuIdentity, *, missing: bool = False) -> GpuData:
     return GpuData(index=gpu.index, uuid=gpu.uuid, serial=gpu.serial, pci=gpu.pci, missing=missing)
 
 
-def _causes(found: list[Fault], lost: Mapping[str, int]) -> list[str]:
+def _causes(known: list[Fault], lost: Mapping[str, int]) -> list[str]:
     """One word each, to filter by: causes of faults, codes of findings without one, and why no GPU can be
     used."""
-    return list(dict.fromkeys([*(fault.cause or fault.code for fault in found), *lost]))
+    return list(dict.fromkeys([*(fault.cause or fault.code for fault in known), *lost]))
 
 
 def _notes(report: Report, reading: OfReading, chassis: Chassis | None) -> list[str]:
@@ -174,11 +174,11 @@ def _supplies(chassis: Chassis | None) -> list[Supply]:
 
 
 def _supply(supply: contract.Supply) -> Supply:
-    words = [word for word in (supply.health, supply.line_input) if isinstance(word, str)]
+    parts = [part for part in (supply.health, supply.line_input) if isinstance(part, str)]
     watts = (supply.output_watts, supply.input_watts)
     return Supply(
         name=supply.name,
-        state="bay is empty" if supply.present is False else ", ".join(words),
+        state="bay is empty" if supply.present is False else ", ".join(parts),
         watts=next((round(each) for each in watts if isinstance(each, int | float)), None),
         capacity=round(supply.capacity_watts) if isinstance(supply.capacity_watts, int | float) else None,
     )

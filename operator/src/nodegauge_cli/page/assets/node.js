@@ -161,7 +161,7 @@ function overTime(node) {
     return overDays(name, unit, dates, days.values?.[key] ? series : [{ name, values: [] }]);
   });
   const changes = Object.entries(days.changes ?? {}).reverse().map(([date, text]) => `${date}: ${text}`);
-  return section("Over time", list(days.said ?? []), el("div", { class: "charts" }, charts),
+  return section("Over time", list(days.sentences ?? []), el("div", { class: "charts" }, charts),
     changes.length ? [el("h3", {}, "Versions that came"), list(changes)] : null);
 }
 
