@@ -28,8 +28,8 @@ LEFT_OUT = {
     "nodegauge_operator": ("handlers", "kube", "reader", "reconcile", "__main__", "http_server", "settings"),
     "nodegauge_cli": (
         *("__main__", "apply", "check", "cleanup", "cluster", "completion", "diff", "diff_facts", "explain"),
-        *("explanation", "fleet", "history", "nodes", "override", "pause", "pod_fit", "run", "standing"),
-        *("status", "ticket", "waits", "watch", "why", "zero"),
+        *("explanation", "fleet", "history", "nodes", "override", "page", "pause", "pod_fit", "run"),
+        *("standing", "status", "ticket", "waits", "watch", "why", "zero"),
     ),
 }
 """Parts of our packages that need a cluster."""

@@ -45,13 +45,14 @@ SUBCOMMANDS = {
     "nodes": Lazy("nodegauge_cli.nodes", "A line per node, chosen and sorted as asked.", ""),
     "override": Lazy("nodegauge_cli.override", "Overrule nodegauge on one node for a time.", ""),
     "pause": Lazy("nodegauge_cli.pause", "Pause a policy, or end that.", ""),
+    "report": Lazy("nodegauge_cli.page.command", "Write one HTML file about all GPU nodes.", "cli"),
     "run": Lazy("nodegauge_cli.run", "Measure a node now, and wait for the result.", ""),
     "status": Lazy("nodegauge_cli.status", "The fleet on one screen.", ""),
-    "watch": Lazy("nodegauge_cli.watch", "A line per change, as it happens.", ""),
-    "why": Lazy("nodegauge_cli.why", "Why a pending pod does not get a node.", ""),
     "ticket": Lazy(
         "nodegauge_cli.ticket.command", "What a vendor needs to replace a part of a node.", "operator"
     ),
+    "watch": Lazy("nodegauge_cli.watch", "A line per change, as it happens.", ""),
+    "why": Lazy("nodegauge_cli.why", "Why a pending pod does not get a node.", ""),
     "zero": Lazy("nodegauge_cli.zero.command", "Bigger GPUs, more GPUs or offload, for a model.", "cli"),
 }
 

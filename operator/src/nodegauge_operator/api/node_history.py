@@ -64,6 +64,10 @@ class Day(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True)
     """As `driver`: release of the kernel."""
 
 
+_FIELDS = msgspec.structs.fields(Day)
+"""Once: to ask for them takes a millisecond."""
+
+
 class RecordedFault(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """One fault as it stood when it was written: the fields of `core.faults.Fault`, its texts whole."""
 
@@ -208,7 +212,7 @@ def parse_day(text: str) -> Day:
             seen, _, of = value.partition("/")
             raw |= {"gpus": seen} | ({"of": of} if of else {})
     known = {}
-    for field in msgspec.structs.fields(Day):
+    for field in _FIELDS:
         try:
             known[field.name] = msgspec.convert(raw[field.encode_name], field.type, strict=False)
         except (KeyError, msgspec.ValidationError):

@@ -48,9 +48,10 @@ class Level(NamedTuple):
 
     def differs(self, value: float) -> float:
         """How far a value is from what varies here, its sign included; 0.0 for not at all."""
-        spread = median(abs(known - self.value) for _, known in self.points)
-        away = value - self.value
-        return away if abs(away) > max(CHANGE_SHARE * abs(self.value), SPREADS * spread) else 0.0
+        middle = self.value
+        spread = median(abs(known - middle) for _, known in self.points)
+        away = value - middle
+        return away if abs(away) > max(CHANGE_SHARE * abs(middle), SPREADS * spread) else 0.0
 
 
 def trend(days: Mapping[str, Day]) -> list[str]:
