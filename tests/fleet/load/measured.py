@@ -73,13 +73,6 @@ def cpu_of(*pids: int) -> float:
     return sum(int(fields[11]) + int(fields[12]) for fields in stats) / os.sysconf("SC_CLK_TCK")
 
 
-def memory_of(pid: int) -> tuple[float, float]:
-    """Resident MiB of a process, now and at its highest (VmRSS and VmHWM of /proc/PID/status)."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    result = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB$", status, re.MULTILINE))
-    return int(result["VmRSS"]) / 1024, int(result["VmHWM"]) / 1024
-
-
 class Measured(OperatorProcess):
     async def begin(self, cores: frozenset[int], *, within: float) -> float:
         started = time.monotonic()
@@ -109,7 +102,10 @@ class Measured(OperatorProcess):
             idle = idle + 1 if share < CALM_SHARE else 0
 
     def memory(self) -> tuple[float, float]:
-        return memory_of(self.pid)
+        """Resident MiB, now and at its highest (VmRSS and VmHWM of /proc/PID/status)."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        result = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB$", status, re.MULTILINE))
+        return int(result["VmRSS"]) / 1024, int(result["VmHWM"]) / 1024
 
     def _at_work(self) -> float:
         """Seconds so far in which its main thread ran or waited for a core (/proc/PID/schedstat)."""
