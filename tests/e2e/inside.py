@@ -14,7 +14,6 @@ import msgspec
 
 from e2e import mounts, nccl, pod_failures, scenario, steps, watch
 from e2e.cluster import Cluster, PodPlane
-from e2e.hour_of_faults import hour_of_faults
 from e2e.node import Node
 from e2e.node_parts import Runtime
 from testbed import hardware
@@ -57,24 +56,19 @@ STAGES: tuple[Stage, ...] = (
     ((nccl.measures, nccl.gives_way, nccl.hangs, nccl.loads), (scenario.helm_test,)),
     ((pod_failures.what_a_kubelet_does, pod_failures.drains),),
     ((watch.watches, watch.survives),),
-    ((hour_of_faults,),),
     (scenario.AFTER,),
 )
 """A new step goes where what it needs is there, in a lane of its own if it disturbs nobody."""
-ON_REQUEST = frozenset({hour_of_faults})
 
 
 def chosen(stages: Sequence[Stage], names: Collection[str]) -> list[Stage]:
-    """The stages with the named steps alone; without any, all but those on request."""
+    """The stages with the named steps alone; without any, all."""
     known = [step.__name__ for stage in stages for lane in stage for step in lane]
     if unknown := sorted(set(names) - set(known)):
         raise TestbedError(f"no such step: {', '.join(unknown)}; there are {', '.join(known)}")
     result = []
     for stage in stages:
-        lanes = [
-            tuple(step for step in lane if (step.__name__ in names if names else step not in ON_REQUEST))
-            for lane in stage
-        ]
+        lanes = [tuple(step for step in lane if not names or step.__name__ in names) for lane in stage]
         if left := tuple(lane for lane in lanes if lane):
             result.append(left)
     return result
