@@ -68,7 +68,7 @@ def check_folders(folders: Sequence[Path]) -> None:
                 )
 
 
-def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:
+def prepare(directory: Path, *, steps: Sequence[str]) -> Path:
     cache = cache_folder(os.environ)
     check_folders([directory, cache, TESTS, Path(sys.prefix), Path(sys.executable)])
     find_or_build(_say)
@@ -85,7 +85,6 @@ def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:
         runtime=str(runtime),
         images=tuple(map(str, images)),
         steps=tuple(steps),
-        record=record,
     )
     library_folder(profiles.load(PROFILE).driver.version)  # compiled now, not on the scenario's time
     file = directory / "order.json"
@@ -97,9 +96,9 @@ def _packaged(cache: Path) -> tuple[Path, list[Path]]:
     return node_parts.fetch_runtime(cache, progress=_say).root, node_parts.make_images(cache, progress=_say)
 
 
-def perform(directory: Path, *, steps: Sequence[str], record: bool) -> int:
+def perform(directory: Path, *, steps: Sequence[str]) -> int:
     began = time.monotonic()
-    order = prepare(directory, steps=steps, record=record)
+    order = prepare(directory, steps=steps)
     _say(f"prepared in {time.monotonic() - began:.1f} s")
     lock = cache_folder(os.environ) / "e2e" / "run.lock"
     # Each run would see the other's cgroups and namespaces in its comparison.
@@ -145,9 +144,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--required", action="store_true", help="fail instead of skipping where it cannot run"
     )
-    parser.add_argument(
-        "--record", action="store_true", help="record what this kubelet shows of the compared pods"
-    )
     options = parser.parse_args(arguments)
     if reason := missing():
         _say(f"make e2e is skipped: {reason}.")
@@ -156,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         with scratch("e2e", keep=options.keep) as directory:
-            if code := perform(directory, steps=options.steps, record=options.record):
+            if code := perform(directory, steps=options.steps):
                 raise TestbedError(f"it ended with {code}, see above")
         return 0
 

@@ -28,15 +28,13 @@ Stage = tuple[Lane, ...]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What the outer program tells this one.  `steps`: which to run, empty for all; `record`: write down what
-    the real kubelet shows of the common pods."""
+    """What the outer program tells this one.  `steps`: which to run, empty for all."""
 
     directory: str
     runtime: str
     kubelet: str
     images: tuple[str, ...]
     steps: tuple[str, ...] = ()
-    record: bool = False
 
 
 def control_plane(cluster: Cluster) -> None:
@@ -52,7 +50,7 @@ BEGIN: tuple[Stage, ...] = (
     ((steps.node_ready,),),
 )
 STAGES: tuple[Stage, ...] = (
-    ((steps.the_common_pods,), scenario.BEFORE),
+    (scenario.BEFORE,),
     ((nccl.measures, nccl.gives_way, nccl.hangs, nccl.loads), (scenario.helm_test,)),
     ((pod_failures.what_a_kubelet_does, pod_failures.drains),),
     ((watch.watches, watch.survives),),
@@ -86,7 +84,7 @@ def run(order: Order) -> None:
         images=order.images,
     )
     machine = hardware.plug(PROFILE, directory / "hardware")
-    cluster = Cluster(directory, plane=plane, node=node, hardware=machine, record=order.record)
+    cluster = Cluster(directory, plane=plane, node=node, hardware=machine)
     done: list[tuple[str, float]] = []
     for one in (*BEGIN, *chosen(STAGES, order.steps)):
         with ThreadPoolExecutor(max_workers=len(one)) as pool:

@@ -151,10 +151,6 @@ class Node:
         files = sorted(POD_LOGS.glob(f"{namespace}_{pod}*/*/*.log"), key=lambda file: file.stat().st_mtime)
         return "".join(file.read_text(errors="replace") for file in files)
 
-    def runc_version(self) -> str:
-        output = subprocess.run([self._runtime.runc, "--version"], capture_output=True, text=True, check=True)
-        return output.stdout.split()[2]
-
     def last_words(self) -> str:
         return "".join(
             f"\n{p.name}:\n{p.last_words()}" for p in (self._containerd, self._kubelet) if p is not None

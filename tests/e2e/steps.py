@@ -1,4 +1,4 @@
-"""The first steps: the host joins closed, its node is Ready, and pods work on it as they do on any."""
+"""The first steps: the host joins closed, and its node is Ready."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from e2e.node import FLAGS
 from nodegauge_operator.names import TAINT_UNVALIDATED
 from support.playbook import Ansible, stage
 from testbed.errors import TestbedError
-from testbed.kubelet_comparison import facts
-from testbed.kubelet_comparison.perform import compared
-from testbed.kubelet_comparison.samples import SAMPLES
 
 LABELS = {"nvidia.com/gpu.present": "true"}
 
@@ -49,34 +46,5 @@ def node_ready(cluster: Cluster) -> None:
     registered = cluster.node_object()["metadata"]["labels"]
     cluster.must_be(LABELS.items() - registered.items(), set(), what="labels that are missing")
     info = cluster.node_object()["status"]["nodeInfo"]
-    versions = f"kubelet {info['kubeletVersion']}, {info['containerRuntimeVersion']}"
+    versions = f"kubelet {info['kubeletVersion']}, {info['containerRuntimeVersion']}, {info['osImage']}"
     cluster.say(f"node {cluster.node.name} is Ready and closed: {versions}")
-
-
-def the_common_pods(cluster: Cluster) -> None:
-    """Compare what the API showed of the testbed's table of pods with what is written down, or write it
-    down."""
-    result, twice = compared(cluster.plane, node=cluster.node.name)
-    info = cluster.node_object()["status"]["nodeInfo"]
-    versions = {
-        "kubelet": info["kubeletVersion"],
-        "containerd": info["containerRuntimeVersion"],
-        "runc": cluster.node.runc_version(),
-        "os": info["osImage"],
-    }
-    if cluster.record:
-        facts.write(result, versions=versions)
-        cluster.say(f"written down: {len(SAMPLES)} pods on {versions}")
-        return
-    if changed := facts.differences(facts.read(), result):
-        lines = "".join(
-            f"\n  {pod}, {aspect}: {a!r} is written down, {b!r} is seen"
-            for (pod, aspect), (a, b) in changed.items()
-        )
-        raise TestbedError(
-            f"the kubelet shows something else than what {facts.RECORDED.name} holds of {facts.versions()}"
-            f" (here {versions}):{lines}\nIf it is right: make e2e ARGS=--record"
-        )
-    if twice:
-        cluster.say(f"only at the second try: {', '.join(sorted(twice))}")
-    cluster.say(f"{len(SAMPLES)} pods: as written down of {facts.versions()}")

@@ -167,7 +167,7 @@ class Runner:
         home.mkdir(parents=True, exist_ok=True)
         env = environment.system_environment(node, hostname=metadata["name"], home=home) | dict(image.env)
         env |= node.devices.allocate(metadata["uid"], self.spec)
-        own = await environment.pod_environment(self.spec, self._pod, node, known=env)
+        own = environment.pod_environment(self.spec, self._pod, node, known=env)
         env |= {name: volumes.moved(value, behind) for name, value in own.items()}
         if PORT_VARIABLE in env:
             env[HOST_VARIABLE] = self._address
