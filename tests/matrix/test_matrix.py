@@ -18,8 +18,6 @@ from testbed.matrix.expected import (
     affected,
     changed_since,
     exists,
-    expected,
-    healthy,
     machines,
     representative,
     scenarios,
@@ -120,13 +118,3 @@ def test_no_word_is_misspelt() -> None:
 def test_no_healthy_machine_has_a_finding_above_info() -> None:
     """Except where nothing can be judged: a runtime that hides GPUs."""
     assert {machine.verdict for machine in MACHINES if machine.findings} == {"unknown"}
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_only_a_failure_taints(scenario: Scenario) -> None:
-    """The table itself says that missing data and warnings put no taint on a node."""
-    for machine in MACHINES:
-        row = expected(machine, scenario)
-        assert not row.taint or row.verdict == "fail"
-        assert (row.health == "fail") == bool(row.taint)
-        assert row.verdict != "unknown" or row.interconnect == healthy(machine, load=0).interconnect

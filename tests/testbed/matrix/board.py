@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from testbed import hostarchive, profiles
+from testbed import profiles
 from testbed.driver.build import library_folder
 from testbed.errors import TestbedError
 from testbed.matrix import worker
@@ -87,7 +87,6 @@ def _order(machine: Machine, scenarios: Sequence[Scenario], top: Path) -> worker
         profile=machine.profile,
         directory=str(top / machine.profile),
         items=[(number, scenario, load) for number, (scenario, load) in enumerate(items)],
-        archive=str(hostarchive.host_archive()),
     )
 
 
