@@ -1,6 +1,5 @@
-"""`make e2e`: fetches and builds what is needed, runs the scenario in namespaces of its own, ends them, and
-compares the machine with what it was before.  Exit code 0 also where it cannot be run, which it says with the
-reason (1 with --required)."""
+"""`make e2e`: fetches and builds what is needed, runs the scenario in namespaces of its own, and ends them.
+Exit code 0 also where it cannot be run, which it says with the reason (1 with --required)."""
 
 from __future__ import annotations
 
@@ -15,10 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from e2e import hoststate, node_parts
-from e2e.hoststate import HostState
+from e2e import node_parts
 from e2e.inside import PROFILE, Order
-from e2e.sandbox import sandboxed
+from e2e.sandbox import cgroup_parents, remove_cgroups, sandboxed
 from testbed import profiles
 from testbed.binaries import build_kubelet, cache_folder, find_or_build
 from testbed.driver.build import library_folder
@@ -26,7 +24,6 @@ from testbed.errors import TestbedError
 from testbed.interruption import alone, exit_code, interruptible, scratch
 
 TESTS = Path(__file__).resolve().parents[1]
-SETTLE_SECONDS = 120.0
 PROGRAMS = {
     "unshare": "util-linux",
     "mount": "mount",
@@ -101,7 +98,7 @@ def perform(directory: Path, *, steps: Sequence[str]) -> int:
     order = prepare(directory, steps=steps)
     _say(f"prepared in {time.monotonic() - began:.1f} s")
     lock = cache_folder(os.environ) / "e2e" / "run.lock"
-    # Each run would see the other's cgroups and namespaces in its comparison.
+    # Each run would remove the other's cgroups.
     with alone(lock, waits=lambda: _say("another run is under way; waiting for its end")):
         code = _perform(directory, order)
     _say(f"everything took {time.monotonic() - began:.1f} s")
@@ -109,28 +106,14 @@ def perform(directory: Path, *, steps: Sequence[str]) -> int:
 
 
 def _perform(directory: Path, order: Path) -> int:
-    shared = hoststate.cgroup_parents()
-    before = hoststate.read(marker=str(directory))
+    shared = cgroup_parents()
     command = [sys.executable, "-m", "e2e.inside", str(order)]
     environ = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", "TMPDIR": "/tmp"}
     try:
         with sandboxed(command, environ=environ) as process:
-            code = process.wait()
+            return process.wait()
     finally:
-        hoststate.remove_cgroups(directory, there_before=shared)
-        changed = _compare(before, marker=str(directory))
-    return code or int(bool(changed))
-
-
-def _compare(before: HostState, *, marker: str) -> list[str]:
-    end = time.monotonic() + SETTLE_SECONDS
-    while (changed := before.differences(hoststate.read(marker=marker))) and time.monotonic() < end:
-        time.sleep(0.5)
-    counts = ", ".join(f"{len(lines)} {kind}" for kind, lines in before.lines.items())
-    _say(f"the machine before and after ({counts}): {'different' if changed else 'equal'}")
-    for line in changed:
-        _say(f"  {line}")
-    return changed
+        remove_cgroups(directory, there_before=shared)
 
 
 def _say(message: str) -> None:

@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from e2e.hoststate import CGROUPS
 from e2e.mounts import SERVICE_ADDRESS
 from e2e.node import Node
+from e2e.sandbox import CGROUPS
 from testbed.binaries import Binaries
 from testbed.controlplane import APISERVER, ControlPlane
 from testbed.errors import TestbedError
