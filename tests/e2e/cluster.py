@@ -243,8 +243,7 @@ def pending(number: int, sent: signal.Signals) -> bool:
 
 
 def use_up_memory(pod: Object) -> None:
-    """Have the kernel kill the container's first process: one of ours enters its memory cgroup and takes the
-    rest."""
+    """Have the kernel kill the container's first process: one of ours takes its cgroup's memory."""
     number = process(pod)
     # Killed first, as a pod that requests less than it may use is on any node.
     Path(f"/proc/{number}/oom_score_adj").write_text("1000")

@@ -1,5 +1,4 @@
-"""One node: containerd with runc, Debian's bridge, a stock kubelet; what differs from a usual node has its
-reason."""
+"""One node: containerd with runc, Debian's bridge, a stock kubelet; what differs has its reason."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What happens to pods on a kubelet: no failure may change the verdict, and no pod may stay.  A reading that
-was written counts, whatever happened meanwhile."""
+"""What happens to pods on a kubelet: no failure changes the verdict, and no pod stays."""
 
 from __future__ import annotations
 

@@ -47,8 +47,7 @@ def cgroup_parents() -> set[Path]:
 
 
 def remove_cgroups(directory: Path, *, there_before: set[Path]) -> None:
-    """Remove the folders of containers that the run in `directory` had left when it ended, and parents that
-    were not there before the run and are empty."""
+    """Remove what containers of the run in `directory` left, and empty parents that are new."""
     tasks = directory / TASKS
     ids = [entry.name for entry in tasks.iterdir()] if tasks.exists() else []
     for parent in cgroup_parents():

@@ -1,5 +1,4 @@
-"""nodegauge installed by Helm as on a real cluster, in a namespace that enforces `restricted`: labels, a
-fault, upgrade, uninstall."""
+"""nodegauge by Helm in a namespace that enforces `restricted`: labels, a fault, upgrade, uninstall."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Mode Watch on a real kubelet: seconds from a fault to its taint, and the same node while things go wrong.
-Labels stay, and in the end the node carries what its hardware says."""
+"""Mode Watch on a real kubelet: seconds from a fault to its taint, and the same while things go wrong."""
 
 from __future__ import annotations
 

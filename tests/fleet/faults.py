@@ -1,8 +1,4 @@
-"""Faults of the API server, of etcd and of everybody, each with the end of a calm day.
-
-One fault after the other, on two fleets beside each other, because most of the time is waiting; a line each,
-and a table at the end.  The seed repeats it.
-"""
+"""Faults of the API server, of etcd and of everybody, on two fleets; each ends as a calm day."""
 
 from __future__ import annotations
 

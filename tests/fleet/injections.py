@@ -395,8 +395,7 @@ def driver_hangs(fleet: RealFleet) -> Iterator[None]:
 
 @contextlib.contextmanager
 def watchers_gone(fleet: RealFleet) -> Iterator[None]:
-    """Mode Watch, in which no container ever starts; and somebody deletes the DaemonSet, and patches it: it
-    is made anew, the policy says what is missing, and health pods read the nodes."""
+    """No container starts, and somebody deletes and patches the DaemonSet: health pods read the nodes."""
     sets = f"/apis/apps/v1/namespaces/{fleet.rig.namespace}/daemonsets"
 
     def made() -> list[dict[str, Any]]:

@@ -53,8 +53,7 @@ class Run:
         return result == "ok"
 
     def everything(self) -> None:
-        """ansible-test takes longest and uses one core: it runs for every ansible-core at the same time, each
-        on a copy."""
+        """ansible-test takes longest: it runs for every ansible-core at the same time, each on a copy."""
         core = Core(self.folder / "installed", TOOLS, version=version_of(TOOLS))
         core.folder.mkdir()
         if not self.check("archive and tarball", lambda: self.tarball(core)):

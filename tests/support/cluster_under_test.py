@@ -210,8 +210,7 @@ def install_crds(api: Rest) -> None:
 
 
 def delete_crds(api: Rest, *names: str) -> None:
-    """Where it cannot list objects of a young CRD, the API server waits minutes, or for a change of the
-    CRD."""
+    """Each is asked again by a change: the API server waits for one where a CRD is too young to list."""
     going = set(names) or {crd["metadata"]["name"] for crd in _crds()}
     for name in going:
         with contextlib.suppress(ApiError):

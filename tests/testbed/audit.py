@@ -1,5 +1,4 @@
-"""Reads the audit log of a control plane: who wrote what, with which body, and what the answer was.
-`audit-policy.yaml` decides what is in it."""
+"""Reads a control plane's audit log: who wrote what (`audit-policy.yaml` decides what is in it)."""
 
 from __future__ import annotations
 

@@ -104,8 +104,7 @@ class ControlPlane(Running):
 
     @contextlib.contextmanager
     def frozen(self, name: str) -> Iterator[None]:
-        """One of the programs is stopped by SIGSTOP meanwhile: it holds its connections and answers
-        nobody."""
+        """One of the programs is stopped by SIGSTOP: it holds its connections and answers nobody."""
         process = self._processes[name]
         process.send(signal.SIGSTOP)
         try:
@@ -124,8 +123,7 @@ class ControlPlane(Running):
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
-        """What is written meanwhile is lost: etcd is restored from a copy, and what read from it starts
-        again, as etcd's manual asks."""
+        """What is written meanwhile is lost: etcd is restored from a copy, and its readers start again."""
         backup = self.directory / "etcd-backup"
         with self._without_etcd():
             shutil.copytree(self.layout.etcd_data, backup)
@@ -213,8 +211,7 @@ class ControlPlane(Running):
         )
 
     def _bring_up(self, programs: Mapping[str, Program]) -> None:
-        """Start these.  What uses one of their ports as its local end just now will let it go, so they try
-        again."""
+        """Start these, again while one of their ports is somebody's local end."""
         until = time.monotonic() + READY_SECONDS
         while True:
             for name, (program, flags) in programs.items():

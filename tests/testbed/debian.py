@@ -20,8 +20,7 @@ class NotUnpacked(TestbedError):
 
 
 def unpack(root: Path, *packages: str, missing: bool = False) -> Path:
-    """The packages below `root`, where they are not there yet; with `missing` also those that they need and
-    this machine lacks.  Raises NotUnpacked."""
+    """The packages below `root`; `missing`: with those that they need and this machine lacks."""
     if root.is_dir():
         return root
     root.parent.mkdir(parents=True, exist_ok=True)

@@ -75,8 +75,7 @@ def test_a_probe_writes_no_other_nodes_object(guarded: Guarded, own: Writer, oth
 
 
 def test_nobody_else_writes_what_was_read(guarded: Guarded, own: Writer) -> None:
-    """No token of the probes' account that is bound to no pod, no certificate, no administrator, and neither
-    of the release's mighty accounts."""
+    """No token without a pod, no administrator, and neither of the release's mighty accounts."""
     certificate = guarded.admin
     for rest in (guarded.plane.rest(token(guarded.admin)), certificate, guarded.cleanup):
         assert NOT_OWN in refusal(rest.patch, f"{READINGS}/{NODE}", own.health(sequence=8))

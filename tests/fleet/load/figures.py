@@ -20,9 +20,7 @@ TARGETS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """`results` results for which a process spent `cpu` seconds of CPU time.
-
-    `server`: CPU seconds of API server and etcd meanwhile, for everybody."""
+    """`cpu` seconds of a process for `results` results, and `server` of API server and etcd meanwhile."""
 
     results: int
     seconds: float

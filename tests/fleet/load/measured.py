@@ -67,8 +67,7 @@ def pin(pid: int, cores: frozenset[int]) -> None:
 
 
 def cpu_of(*pids: int) -> float:
-    """CPU seconds of these processes so far, of all threads (utime and stime of /proc/PID/stat, fields 14
-    and 15)."""
+    """CPU seconds of these processes so far (utime and stime of /proc/PID/stat, fields 14 and 15)."""
     stats = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids)
     return sum(int(fields[11]) + int(fields[12]) for fields in stats) / os.sysconf("SC_CLK_TCK")
 

@@ -119,8 +119,7 @@ class Stage:
         return contextlib.nullcontext() if self._cores.enough else self._plane.frozen(CONTROLLERS)
 
     async def _bare(self, when: str) -> None:
-        """What a write costs the operator's own client, in a loop that decides nothing: how fast the machine
-        is."""
+        """What a write costs the operator's own client, in a loop that decides nothing."""
 
         async def write(number: int) -> None:
             body = {"metadata": {"labels": {"load.example/bare": f"{when}-{number}"}}}
@@ -135,8 +134,7 @@ class Stage:
         self._show({f"{of}: writes/s": f"{rate:.0f}", f"{of}: CPU of a write, ms": f"{cost:.2f}"})
 
     async def _roll_out(self) -> None:
-        """The operator makes its DaemonSet, the cluster its pods, and each probe writes for the first
-        time."""
+        """The operator makes its DaemonSet, the cluster its pods, and each probe writes its first part."""
         self._say("starting the operator, and waiting for the pods of its DaemonSet")
         await self._operator.begin(self._cores.operator, within=START_SECONDS)
         await self._kubelets.run_containers(

@@ -1,5 +1,4 @@
-"""`make demo`: nodegauge on a real control plane with sixteen simulated GPU nodes; exit code 0 only if every
-check passed.  Files stay only after a failure."""
+"""`make demo`: nodegauge on a control plane with sixteen simulated GPU nodes; 0 if every check passed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""One pod from binding to its end.  States that follow each other faster than the API answers are merged into
-one patch, as with a real kubelet."""
+"""One pod from binding to its end; quick states are merged into one patch, as with a real kubelet."""
 
 from __future__ import annotations
 

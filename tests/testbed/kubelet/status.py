@@ -1,5 +1,4 @@
-"""What a kubelet says about a pod, as pkg/kubelet (getPhase, status/generate.go, TerminatePod) of Kubernetes
-1.36 does."""
+"""What a kubelet says about a pod, as pkg/kubelet of Kubernetes 1.36 does (getPhase, TerminatePod)."""
 
 from __future__ import annotations
 

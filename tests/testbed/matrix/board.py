@@ -23,8 +23,7 @@ TESTS = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """`load`: while healthy.  `seen`: text where the hardware refused the fault; `must`: None where it has
-    to."""
+    """`seen`: text where the hardware refused the fault; `must`: None where it has to."""
 
     machine: Machine
     scenario: Scenario | None

@@ -201,8 +201,7 @@ def changed_since(
 def affected(
     changed: dict[str, str], before: object, *, machines: Sequence[Machine], scenarios: Sequence[Scenario]
 ) -> set[tuple[str, str]]:
-    """Pairs whose profile, entry in the table (`before`: as it was), or rules file changed, by `changed`
-    texts."""
+    """Pairs whose profile, table entry (`before`: as it was) or rules file is among the `changed` texts."""
     known = scenarios if before is None else msgspec.convert(before, list[Scenario], strict=False)
 
     def codes(scenario: Scenario) -> set[str]:
