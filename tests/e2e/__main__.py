@@ -22,6 +22,7 @@ from testbed.binaries import build_kubelet, cache_folder, find_or_build
 from testbed.driver.build import library_folder
 from testbed.errors import TestbedError
 from testbed.interruption import alone, exit_code, interruptible, scratch
+from testbed.processes import Failed
 
 TESTS = Path(__file__).resolve().parents[1]
 PROGRAMS = {
@@ -72,7 +73,7 @@ def prepare(directory: Path, *, steps: Sequence[str]) -> Path:
     kubelet = build_kubelet(_say)
     try:
         runtime, images = _packaged(cache)
-    except node_parts.NotMade as error:
+    except Failed as error:
         _say(f"{error}\nTrying again with freshly fetched package lists:")
         node_parts.fetch_lists(cache, progress=_say)
         runtime, images = _packaged(cache)

@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from e2e import mounts
 from e2e.node_parts import PAUSE, Runtime
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware
-from testbed.processes import Process
+from testbed.processes import Process, output_of
 from testbed.wait import DEADLINE_SECONDS
 
 SOCKET = "/run/containerd/containerd.sock"
@@ -170,8 +169,7 @@ class Node:
     def _snapshotter(self) -> str:
         """An overlay cannot lie on an overlay, as the files of a machine that is a container itself do."""
         command = ["stat", "--file-system", "--format=%T", str(self._directory)]
-        output = subprocess.run(command, capture_output=True, text=True, check=True)
-        return "native" if output.stdout.strip() == "overlayfs" else "overlayfs"
+        return "native" if output_of(command).strip() == "overlayfs" else "overlayfs"
 
     def _write(self, hardware: Hardware) -> None:
         folder = Path("/run/e2e")

@@ -10,7 +10,6 @@ import os
 import secrets
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -21,7 +20,7 @@ from testbed.binaries import Binaries, find_or_build
 from testbed.errors import ApiError, ControlPlaneError
 from testbed.kubeconfig import write_kubeconfig, write_private
 from testbed.loopback import reserve_port
-from testbed.processes import Process, Running
+from testbed.processes import Process, Running, output_of
 from testbed.rest import Rest
 from testbed.wait import DEADLINE_SECONDS, wait_for
 
@@ -171,12 +170,7 @@ class ControlPlane(Running):
         home = self.directory / "helm"
         own = {f"HELM_{kind}_HOME": str(home / kind) for kind in ("CACHE", "CONFIG", "DATA")}
         env = {"GOGC": "off", **os.environ, **own, "KUBECONFIG": str(self.kubeconfig)}
-        command = [str(self.binaries.helm), *arguments]
-        done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        if done.returncode:
-            output = done.stderr.strip() or done.stdout.strip()
-            raise ControlPlaneError(f"helm {' '.join(arguments)} failed with {done.returncode}: {output}")
-        return done.stdout
+        return output_of([str(self.binaries.helm), *arguments], env=env)
 
     # Starting it.
 
