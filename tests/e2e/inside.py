@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from e2e import mounts, nccl, pod_failures, scenario, steps, watch
+from e2e import mounts, nccl, pod_failures, scenario, watch
 from e2e.cluster import Cluster, PodPlane
 from e2e.node import Node
 from e2e.node_parts import Runtime
@@ -46,8 +46,8 @@ def containerd_and_images(cluster: Cluster) -> None:
 
 
 BEGIN: tuple[Stage, ...] = (
-    ((control_plane,), (containerd_and_images,), (steps.host_prepared,)),
-    ((steps.node_ready,),),
+    ((control_plane,), (containerd_and_images,), (scenario.host_prepared,)),
+    ((scenario.node_ready,),),
 )
 STAGES: tuple[Stage, ...] = (
     (scenario.BEFORE,),

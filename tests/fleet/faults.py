@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.injections import INJECTIONS, KILLS, Injection, killed
-from fleet.progress import interrupted
-from fleet.real import RealFleet, living, watched
+from fleet.real import RealFleet, interrupted, living, watched
 from testbed.binaries import find_or_build
 from testbed.errors import TestbedError
 from testbed.interruption import scratch

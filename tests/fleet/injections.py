@@ -12,8 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fleet.progress import until
-from fleet.real import FAST, GOOD, POLICY, RealFleet
+from fleet.real import FAST, GOOD, POLICY, RealFleet, until
 from nodegauge_contract import Problem, ProblemKind
 from support.cluster_under_test import OURS, delete_crds, install_crds
 from testbed.controlplane_config import ADMIN

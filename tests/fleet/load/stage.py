@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
 from fleet.load import objects, release
-from fleet.load.figures import Cost, Rows, latency
+from fleet.load.figures import Cost, Record, Rows, Write, latencies, latency
 from fleet.load.kubelets import Kubelets, ManyClients, in_flight
 from fleet.load.measured import Cores, Measured, cpu_of, pin, relist
 from fleet.load.release import NAMESPACE, OPERATOR, PROBES
-from fleet.load.writes import Record, Write, latencies
 from nodegauge_contract import Result
 from nodegauge_contract.reading import Part
 from nodegauge_operator import names

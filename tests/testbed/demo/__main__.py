@@ -10,7 +10,7 @@ from pathlib import Path
 
 from testbed.binaries import find_or_build
 from testbed.cluster import Testbed
-from testbed.demo import bandwidth, feeding, heat, jobs, models, power, steps
+from testbed.demo import bandwidth, heat, jobs, power, steps
 from testbed.demo.recording import Recording
 from testbed.demo.session import Session
 from testbed.errors import TestbedError
@@ -22,8 +22,8 @@ STEPS = (
     steps.labels,
     bandwidth.measure,
     bandwidth.preempt,
-    feeding.explain,
-    models.decide,
+    steps.explain,
+    steps.decide,
     jobs.run_by_labels,
     heat.heat,
     steps.graph,
