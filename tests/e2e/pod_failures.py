@@ -66,8 +66,8 @@ def delete(cluster: Cluster, pod: Object, **options: int) -> None:
 
 def make_room(cluster: Cluster) -> None:
     """One place on the node, and a priority class; again after a kubelet that has begun anew."""
-    path, place = f"/api/v1/nodes/{cluster.node.name}/status", {SLOT: "1"}
-    cluster.api.patch(path, {"status": {"capacity": place, "allocatable": place}})
+    path, one = f"/api/v1/nodes/{cluster.node.name}/status", {SLOT: "1"}
+    cluster.api.patch(path, {"status": {"capacity": one, "allocatable": one}})
     try:
         priority = {"metadata": {"name": URGENT}, "value": 1000}
         cluster.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", priority)

@@ -13,8 +13,6 @@ from testbed.matrix.board import Cell, play
 from testbed.matrix.expected import (
     PROFILES,
     RULES,
-    Machine,
-    Scenario,
     affected,
     changed_since,
     exists,
@@ -22,7 +20,6 @@ from testbed.matrix.expected import (
     representative,
     scenarios,
 )
-from testbed.profiles import names as profile_names
 
 ELSEWHERE = {
     "clock-step": "moves NVML's timestamps alone: tests/unit/test_driver_time.py",
@@ -69,22 +66,6 @@ def test_every_fault_leads_to_what_the_rules_demand(cells: dict[str, list[Cell]]
     ]
     assert len(cells[profile]) == 2 + sum(name == profile for name, _ in CHOSEN)
     assert not wrong, "\n".join(wrong)
-
-
-def test_every_expectation_of_a_scenario_is_tried() -> None:
-    """Each expectation of a scenario is tried on a machine, and every machine is used."""
-    for scenario in SCENARIOS:
-        rules = {
-            machine.profile: (exists(machine, scenario), *_rule(machine, scenario)) for machine in MACHINES
-        }
-        assert {rules[name] for name, of in CHOSEN if of == scenario.name} == {*rules.values()}, scenario.name
-    assert {name for name, _ in CHOSEN} == set(profile_names())
-
-
-def _rule(machine: Machine, scenario: Scenario) -> tuple[str, bool]:
-    """Which of the scenario's expectations holds for the machine."""
-    differs = next((one.has for one in scenario.otherwise if one.has in machine.has), "")
-    return differs, machine.verdict == "unknown"
 
 
 def test_a_change_has_all_its_cells_tried() -> None:

@@ -109,9 +109,6 @@ class Life:
 
     def rest(self, looks: int) -> None:
         wait_for(lambda: self._has_ended or self._may_read, what="the pause after its last reading")
-        self.sees(looks)
-
-    def sees(self, looks: int) -> None:
         wanted = self.looks + looks
         wait_for(lambda: self._has_ended or self.looks >= wanted, what=f"{wanted} looks")
 
