@@ -1,5 +1,4 @@
-"""An API server in memory: as much of one as the operator's adapter can tell from the real one; tests/cluster
-checks the same on a real one."""
+"""An API server in memory, for the operator's adapter; tests/cluster checks the same on a real one."""
 
 from __future__ import annotations
 

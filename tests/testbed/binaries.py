@@ -40,8 +40,7 @@ INTERRUPT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Tool:
-    """`usual`: how long building it took on two cores.  `sets`: the variable that the linker sets to the
-    version."""
+    """`usual`: how long building it took on two cores.  `sets`: the linker's variable for the version."""
 
     name: str
     version: str
@@ -139,8 +138,7 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _assets(environ: Mapping[str, str]) -> dict[str, Path]:
-    """Programs in KUBEBUILDER_ASSETS; those of Kubernetes together or not at all (its version skew
-    policy)."""
+    """Programs in KUBEBUILDER_ASSETS; those of Kubernetes together or not at all (version skew policy)."""
     if not (folder := environ.get("KUBEBUILDER_ASSETS")):
         return {}
     if not Path(folder).is_dir():

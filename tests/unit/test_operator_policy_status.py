@@ -339,6 +339,7 @@ def test_a_policy_under_which_no_reading_counts_is_not_ready(operator: PolicyOpe
     ("verb", "path", "reason", "names_it"),
     [
         ("PATCH", f"{NODES}/node-0", PolicyReason.LABEL_REFUSED, "the label interconnect"),
+        ("PATCH", f"{NODES}/node-0", PolicyReason.TAINT_REFUSED, "a change of taints"),
         ("PATCH", f"{NODES}/node-0/status", PolicyReason.CONDITION_REFUSED, "the condition GPUValidated"),
         ("POST", REPORTS, PolicyReason.REPORT_REFUSED, "the report"),
     ],
@@ -348,6 +349,9 @@ def test_a_policy_of_which_something_is_refused_is_not_ready(
 ) -> None:
     """With the thing, where, why, and the way out; as a number too; until it is admitted."""
     operator.cluster.add_policy()
+    if reason is PolicyReason.TAINT_REFUSED:
+        closed = {"key": names.TAINT_UNVALIDATED, "effect": "NoSchedule"}
+        operator.cluster.change(NODES, "node-0", {"spec": {"taints": [closed]}})
     operator.list()
     for name in ("node-1", "node-2"):
         operator.reconcile(name)

@@ -1,5 +1,4 @@
-"""Debian's `ipmi_sim`, an IPMI BMC by others, from PATH or unpacked.  It speaks cipher suite 3, and no
-DCMI."""
+"""Debian's `ipmi_sim`, an IPMI BMC by others.  It speaks cipher suite 3, and no DCMI."""
 
 from __future__ import annotations
 
