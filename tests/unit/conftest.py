@@ -1,7 +1,5 @@
 """Machines, certificates and a judge that several modules of these tests begin with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A BMC over Redfish: slow, wrong or not one, what stays secret, and GPUs as a baseboard shows them."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import hashlib

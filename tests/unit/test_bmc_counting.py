@@ -1,7 +1,5 @@
 """What a BMC lists is counted once, the load is its own meter's, and no fault of a recorded tree passes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

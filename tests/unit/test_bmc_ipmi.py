@@ -1,7 +1,5 @@
 """Machines read by IPMI, from Debian's `ipmi_sim`, if it can be had, and the testbed's own BMC."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

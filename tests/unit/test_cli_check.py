@@ -1,8 +1,6 @@
 """`nodegauge check` and `nodegauge apply`, which the chart runs: their requests, what they wait for or try
 again, their messages and exit codes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

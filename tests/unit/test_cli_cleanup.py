@@ -3,8 +3,6 @@
 Time is virtual: minutes of waiting pass at once, in their order.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

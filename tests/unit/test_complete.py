@@ -3,8 +3,6 @@
 All changes are made at once, in a copy of the checkout, which the real check looks at once.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The matrix in the style of each driver release; real runs are compared in tests/probes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

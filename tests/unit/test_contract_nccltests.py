@@ -1,7 +1,5 @@
 """Logs of nccl-tests in every layout, recorded or made from its own sources' formats."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

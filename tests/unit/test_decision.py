@@ -1,7 +1,5 @@
 """What a node should carry: a pure function of its report, with expiry as promise 1 has it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

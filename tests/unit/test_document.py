@@ -1,7 +1,5 @@
 """The result document: golden files, round trips, layout by column, room in a NodeReading, hostile input."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """What changes with time: heat, clocks, and throttle counters that faults and load drive."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What holds the repository together: rules about tracked files, each of which was broken somewhere."""
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import itertools

@@ -1,7 +1,5 @@
 """What the collection says of itself: its versions, and every part of it in its README."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,8 +1,6 @@
 """What the rows of a report ask for: taints, labels, places in the budget, and the verdict that others act
 on: False stands as long as the taint of a fault, `fail` also while it waits for a slot."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

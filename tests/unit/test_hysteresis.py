@@ -1,9 +1,7 @@
 """One row's way in and out of its gate: the state machine of promise 4, run by run and between runs."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from hypothesis import given
@@ -42,7 +40,7 @@ class Life:
         self.now = NOW
         self.gate: GateStatus | None = None
 
-    def runs(self, answers: str, *, every: float = 15 * MINUTE) -> Life:
+    def runs(self, answers: str, *, every: float = 15 * MINUTE) -> Self:
         """A run per letter (bad, good, no-load, unsure), each so long after the one before."""
         for letter in answers:
             self.now += every
@@ -56,7 +54,7 @@ class Life:
             self.wait(0)
         return self
 
-    def wait(self, duration: float) -> Life:
+    def wait(self, duration: float) -> Self:
         self.now += duration
         if self.gate is not None:
             self.gate = hysteresis.aged(self.gate, rule=self.rule, now=self.now)

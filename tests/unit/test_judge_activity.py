@@ -1,7 +1,5 @@
 """Load and growth: what was busy, what grew, what that means for each gate, and when neither can be told."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What was read of what should have been: a gap is said, with the GPU and the subject."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Why allocated GPUs wait: each cause with two neighbours, what is sound, and gaps that are said."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The judgement as a whole, what is true of all rules, and of the judge over many documents."""
 
-from __future__ import annotations
-
 import random
 import re
 from typing import Any

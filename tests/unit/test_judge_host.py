@@ -1,7 +1,5 @@
 """The machine around the GPUs, versions against those of its class, and peers by statistics."""
 
-from __future__ import annotations
-
 from math import nan
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The interconnect class and nvlink-gbps, cliques of a fabric, and virtual GPUs."""
 
-from __future__ import annotations
-
 import random
 from itertools import combinations, pairwise, permutations
 from typing import Any

@@ -1,7 +1,5 @@
 """What a load run says: of heat, slowdown, results, speed, links and rails; and which runs say nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

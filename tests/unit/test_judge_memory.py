@@ -1,7 +1,5 @@
 """GPU memory: new errors, repairs, a board's whole life against the vendor's rules, and full counters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

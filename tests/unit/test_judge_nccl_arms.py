@@ -1,7 +1,5 @@
 """Outcomes of the arms, what a comparison of arms explains, and NVLS that NCCL leaves unused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

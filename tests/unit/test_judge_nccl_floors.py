@@ -1,7 +1,5 @@
 """Floors: published expectations, the policy's, floors from link rates, and which of them set a taint."""
 
-from __future__ import annotations
-
 from importlib.resources import files
 from pathlib import Path
 from typing import Any

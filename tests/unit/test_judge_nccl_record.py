@@ -1,7 +1,5 @@
 """The record of an NCCL run: several runs, grading again, its 2 KiB, and properties of every judgement."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

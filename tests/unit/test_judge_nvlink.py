@@ -1,7 +1,5 @@
 """Links between GPUs: refused, missing, hidden, unclear, down on every GPU at first sight, or with errors."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import Any
 

@@ -1,7 +1,5 @@
 """PCIe links by width, generation and errors; network ports, of which what should be up is inferred."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

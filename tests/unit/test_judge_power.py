@@ -1,7 +1,5 @@
 """Supplies, rails and fans by trusted sensors, and what slot, cables and supply carry."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

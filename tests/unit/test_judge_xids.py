@@ -1,7 +1,5 @@
 """What is remembered between runs, Xids and links: no fault is forgotten, nothing wrong is learned."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

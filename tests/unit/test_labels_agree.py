@@ -1,8 +1,6 @@
 """Labels, condition, summary and report of one node say the same about it, whichever probe found what; and an
 edit of a policy's numbers strips nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`make life` and `make day` in small: days of a fleet, an oracle that can fail, what mode Watch gains."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

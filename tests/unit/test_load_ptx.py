@@ -1,7 +1,5 @@
 """The load probe's kernels, executed line by line against what the CPU expects; and its samples."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import struct

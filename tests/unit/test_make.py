@@ -1,7 +1,5 @@
 """The Makefile, the set-up behind it and `.ci/run`: what newcomers meet first, and are told when it fails."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

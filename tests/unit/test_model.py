@@ -1,7 +1,5 @@
 """From API objects to what decisions need: nothing raises, and what is not decoded is not read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a node has beside its GPUs: what a load run measured of it, what of that stands, and the labels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Incidents: one cause on many nodes within minutes holds its new taints back, and nothing else does."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """The cache: newer wins, late events undo nothing, what is gone is certainly gone; and what is counted."""
 
-from __future__ import annotations
-
 from random import Random
 from statistics import median
 from typing import Any

@@ -1,7 +1,5 @@
 """The client against a real HTTP server on loopback: every way in which an answer can be none."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """Places for NCCL runs, apart from those for health runs: who gets one, who waits, who holds up whom."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -4,8 +4,6 @@ The real worker, adapter and handlers run on a cluster in memory; SIGKILL is an 
 catches, before or after a write took effect, and the next process knows only what the cluster holds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any

@@ -3,8 +3,6 @@
 And no clock that jumps, no odd time and no odd word of a pod leaves a run stuck.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from email.utils import formatdate
 from operator import attrgetter

@@ -4,8 +4,6 @@ A slot is used once, kept while a write is unanswered, and offered in order, wha
 and processes do.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

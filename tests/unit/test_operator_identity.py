@@ -1,7 +1,5 @@
 """A run counts only from the pod that the operator made for it, whoever else can create or change pods."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

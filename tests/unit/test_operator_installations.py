@@ -1,7 +1,5 @@
 """One installation writes to a cluster, and only to nodes that are nobody's or its own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

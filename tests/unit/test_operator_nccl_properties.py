@@ -4,8 +4,6 @@ Runs that are good, bad, lost, preempted, pending or garbage; deaths between any
 other expectations, NCCL runs off and on; cordons, boots, GPUs withdrawn.  `PlannerLoop` checks each write.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Benchmarks in the loop on virtual time: places, turns, pods that are soon gone, refusals, counts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext

@@ -4,8 +4,6 @@ kopf is the real one, on an API server that a test disturbs; its pauses are made
 clock by which the operator is steady, gives up, or loses its Lease.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """The status of policies: counts, conditions, written when they differ and not otherwise."""
 
-from __future__ import annotations
-
 import re
 import time
 from contextlib import suppress

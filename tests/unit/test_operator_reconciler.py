@@ -1,7 +1,5 @@
 """Settling one node against a cluster in memory: refusals, conflicts, strangers, vanished objects, events."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

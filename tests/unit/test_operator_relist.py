@@ -1,7 +1,5 @@
 """A full list on a cache that is filled: it fetches whole only what is new, and misses nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

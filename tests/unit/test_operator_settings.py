@@ -2,8 +2,6 @@
 logs; /healthz, /readyz and /metrics as a kubelet and Prometheus ask for them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -3,8 +3,6 @@
 `support.virtual_operator` is where it plays.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

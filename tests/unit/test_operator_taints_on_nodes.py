@@ -1,7 +1,5 @@
 """Taints on nodes through the operator's own worker and adapter: how they come and what takes them off."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

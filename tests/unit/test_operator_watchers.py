@@ -1,8 +1,6 @@
 """Who watches the watchers: containers of mode Watch that are gone, restart or write nothing, and DaemonSets
 that others change, delete, hold or refuse."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

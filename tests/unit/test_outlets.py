@@ -1,7 +1,5 @@
 """Where the operator says what it knows: one refused write holds back no other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """What a person says about one node: in force as written, ended by the clock, named where it is wrong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

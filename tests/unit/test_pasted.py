@@ -1,7 +1,5 @@
 """`nodegauge judge` on output of nvidia-smi as people paste it."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """What pasted text states in words: kernel logs, failure messages, links, results of other tests."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """The next write for one node: due times, retries, requests, and what nobody wants any more."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """How a run ends: only a result of this very run is read; everything else is unknown or skipped, with why."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Policies as users write them: what is read, what is refused with which words."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """How a probe writes its node's NodeReading, against a TLS server on loopback, and who it is by its token."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterator

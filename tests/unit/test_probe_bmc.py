@@ -1,7 +1,5 @@
 """What the operator makes of a BMC: a reading is judged once, for its own gates and the label `psu`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """What the operator makes of feed windows: metrics by cause, an event a day, nothing on nodes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

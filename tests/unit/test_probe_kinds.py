@@ -1,7 +1,5 @@
 """Each kind of probe is one object whose name no other module knows: a new one has all that others have."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable
 from pathlib import Path

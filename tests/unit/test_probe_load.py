@@ -1,7 +1,5 @@
 """When load runs are made and what gives way, which pod makes them, and what they change in a report."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

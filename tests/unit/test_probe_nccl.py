@@ -1,7 +1,5 @@
 """When NCCL runs are made, what gives way, and what a run changes in a report and what not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

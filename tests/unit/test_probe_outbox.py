@@ -1,7 +1,5 @@
 """From a result to what is written: a part, tries, and the watch probe's outbox; and the age of its files."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Promise 6 and 7: what a probe pod is, and what no policy can make of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

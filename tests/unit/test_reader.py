@@ -1,7 +1,5 @@
 """The BMC reader among hostile BMCs and an API server that is away; its secrets, process and inventory."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import pickle

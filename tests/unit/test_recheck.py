@@ -3,8 +3,6 @@
 What people and time change is noticed too while the containers of mode Watch have nothing to report.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from nodegauge_contract import Xids

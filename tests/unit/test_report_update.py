@@ -1,8 +1,6 @@
 """What one run changes in the report: a reading replaces, anything else only counts and explains.  And what
 a report loses first where it would be too large."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

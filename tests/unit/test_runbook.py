@@ -1,7 +1,5 @@
 """What pages repeat from the code: the runbook's causes and reasons, times, numbers, queries of alerts."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

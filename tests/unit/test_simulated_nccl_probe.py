@@ -1,7 +1,5 @@
 """The real benchmark on simulated machines: all but GPUs and NCCL is real, and gives what the machine has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

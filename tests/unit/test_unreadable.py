@@ -1,7 +1,5 @@
 """A node that nobody can read: said at once, tainted after a while, and only while something else works."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Mode Watch: the DaemonSet, and what its containers write."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

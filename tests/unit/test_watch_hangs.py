@@ -1,7 +1,5 @@
 """What the watch container tells of a driver call that hangs, and what it keeps of Xids."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mode Watch: which reading of a container is news, beside health pods, nodes of its name and full lists."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

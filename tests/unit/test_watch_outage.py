@@ -1,7 +1,5 @@
 """An hour without the API server in mode Watch: what must be true is told by the same story without it."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 from functools import cache

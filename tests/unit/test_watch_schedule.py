@@ -1,7 +1,5 @@
 """When the watch probe reports, by a clock of the test; and when two readings of one quantity differ."""
 
-from __future__ import annotations
-
 from itertools import accumulate, cycle, pairwise
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Communication of DDP and ZeRO: volume and time, and `nodegauge zero`: its sources, text and JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path

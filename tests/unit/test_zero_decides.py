@@ -1,7 +1,5 @@
 """`nodegauge zero` decides: memory, offload, ways on a class of nodes, and what a person reads."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import AsyncIterator, Iterator
