@@ -63,7 +63,6 @@ async def reading_of(tree: Tree) -> ChassisReading:
     return got.reading
 
 
-METER = {"PowerWatts": {"Reading": 85}}
 WHOLE = {"Name": "System Input Power", "PowerConsumedWatts": 430}
 VOLTAGES = [
     {"MinimumVoltage": low, "MaximumVoltage": high, "OutputWattage": watts}
@@ -97,7 +96,7 @@ async def test_a_part_s_meter_is_not_the_machine_s(body: dict[str, Any]) -> None
     tree = with_chassis(
         made(), "HGX_GPU_0", EnvironmentMetrics={"@odata.id": f"{ROOT}/Chassis/HGX_GPU_0/E"}, **body
     )
-    tree.recorded[f"{ROOT}/Chassis/HGX_GPU_0/E"] = METER
+    tree.recorded[f"{ROOT}/Chassis/HGX_GPU_0/E"] = {"PowerWatts": {"Reading": 85}}
     assert judge_chassis(await reading_of(tree)).load_watts == 400
 
 

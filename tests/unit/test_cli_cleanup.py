@@ -174,9 +174,6 @@ def test_a_long_outage_ends_the_clean_up(dirty: DirtyCluster) -> None:
     assert dirty.took - went_away[0] < 120
 
 
-# -- pods ----------------------------------------------------------------------------------------------------
-
-
 def test_probe_pods_of_a_dead_kubelet_are_forced(dirty: DirtyCluster) -> None:
     dirty.add_probe("stuck")
     took = dirty.clean()
@@ -226,9 +223,6 @@ def test_a_pod_that_stays_is_named_and_the_rest_is_removed(dirty: DirtyCluster) 
     assert dirty.left() == ({}, [], ["held"])
 
 
-# -- reports, policy, dry run --------------------------------------------------------------------------------
-
-
 def test_without_the_crds_the_rest_is_cleaned(dirty: DirtyCluster) -> None:
     dirty.refuse = failing(99, f"/apis/{names.GROUP}/", lambda: NotFound("no such resource", status=404))
     dirty.clean(policy="default")
@@ -265,9 +259,6 @@ def test_a_dry_run_lists_everything(dirty: DirtyCluster, capsys: pytest.CaptureF
     assert "reports: 3 of 3 would be removed" in output
     assert "probe pods: 1 of 1 would be removed" in output
     assert "policy default: would be removed" in output
-
-
-# -- the operator --------------------------------------------------------------------------------------------
 
 
 def first_write(dirty: DirtyCluster) -> str:
@@ -319,9 +310,6 @@ def test_without_the_right_to_see_other_namespaces_a_name_is_required(dirty: Dir
     assert first_write(dirty) == ""
     dirty.clean(deployment="nodegauge")
     assert dirty.left() == CLEAN
-
-
-# -- the command ---------------------------------------------------------------------------------------------
 
 
 def invoke(dirty: DirtyCluster, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:

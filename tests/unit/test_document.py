@@ -35,16 +35,12 @@ from nodegauge_contract.model import MAJOR, MAX_GPUS, MINOR
 from nodegauge_contract.reading import PART_BYTES
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-GOLDEN_RESULTS = sorted(GOLDEN.glob("result-*.json"))
 NOT_READ = {"unavailable": "not read"}
 NO = {"unavailable": "NVML_ERROR_NOT_SUPPORTED"}
 
 
 def golden(name: str) -> Result:
     return decode((GOLDEN / f"result-{name}.json").read_text())
-
-
-# -- whole documents
 
 
 def kept(old: Any, new: Any) -> bool:
@@ -55,7 +51,7 @@ def kept(old: Any, new: Any) -> bool:
     return type(old) is type(new) and old == new
 
 
-@pytest.mark.parametrize("path", GOLDEN_RESULTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("result-*.json")), ids=lambda path: path.stem)
 def test_golden_documents_are_read_and_written_as_they_were(path: Path) -> None:
     """In both forms; today's code still writes every member, and exactly these lines in its own version."""
     written = path.read_text()
@@ -151,9 +147,6 @@ def structs(kind: inspect.Type) -> Iterator[inspect.StructType]:
             yield from structs(item)
 
 
-# -- columns
-
-
 def test_the_words_of_the_layout_are_no_members() -> None:
     message = {columns.ROWS, columns.EACH, columns.OF, columns.UNAVAILABLE}
     names = {field.encode_name for one in structs(inspect.type_info(Result)) for field in one.fields}
@@ -242,9 +235,6 @@ def test_the_most_gpus_with_everything_can_be_read() -> None:
     assert columns.unfold(json.loads(encode(whole))) == msgspec.to_builtins(whole)
 
 
-# -- room in a NodeReading
-
-
 def test_the_parts_have_64_kib_together() -> None:
     """5,000 nodes then stay far below what etcd holds."""
     assert sum(PART_BYTES.values()) == 76 * 1024
@@ -258,9 +248,6 @@ def test_the_largest_machines_have_room(name: str, share: float) -> None:
     result = golden(name)
     assert len(text(result)) <= share * PART_BYTES[result.probe]
     assert decode(text(result)) == result
-
-
-# -- what is refused
 
 
 def document(**changes: Any) -> str:

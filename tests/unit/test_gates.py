@@ -251,8 +251,6 @@ def test_an_event_of_a_taint_that_healing_did_not_lift_says_why() -> None:
     assert "lifted" not in report.status.desired.message
 
 
-# -- unvalidated -------------------------------------------------------------------------------------------
-
 SET = make_policy().of({"taints": {"unvalidated": "Set"}})
 
 

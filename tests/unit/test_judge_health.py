@@ -42,8 +42,6 @@ from nodegauge_judge.rules import HEALTH_RULES, stated
 from support.disturbing import disturbed
 from support.judge_results import LOST, every, judge, node, only, resting, working
 
-HOT = Temperature(gpu=84, gpu_max=85)
-
 
 def test_nothing_readable_is_unknown() -> None:
     judgement = judge_health(Result(probe="health", gpus=[Gpu(index=0), Gpu(index=1)]))
@@ -84,7 +82,7 @@ def test_the_summary_is_one_sentence(result: Result, text: str) -> None:
 
 
 def test_the_summary_counts_other_findings_without_info() -> None:
-    hot = made.every_gpu(made.titan(), temperature=HOT, window=None)
+    hot = made.every_gpu(made.titan(), temperature=Temperature(gpu=84, gpu_max=85), window=None)
     two = made.with_gpu(made.with_pair(hot, 0, 1, read=5), 0, vbios="1")
     assert judge_health(two).summary.endswith("[p2p-refused]; 1 more finding.")
     three = made.with_gpu(two, 1, power=replace(two.gpus[1].power, enforced_limit_mw=100_000))

@@ -43,7 +43,6 @@ def after(first: Result, last: Result, *, seconds: float = 900) -> tuple[Result,
 
 FIRST_ERRORS = with_errors(uncorrected=3)
 SOON = after(sound(), with_errors(1), seconds=3)
-MUTE = Ecc(mode=1, volatile_uncorrected=Unavailable("Unknown"))
 ONCE = "row-remap/warn"
 FAILED = "row-remap/fail"
 SECOND = "GPU 1 (0000:10:00.0): "
@@ -81,7 +80,7 @@ TABLE: Table = {
     ],
     "no ECC, or an unreadable count, is silence and no health": [
         (made.phb(), "", {"ecc": UNSURE}),
-        (second(ecc=MUTE), "", {"ecc": UNSURE}),
+        (second(ecc=Ecc(mode=1, volatile_uncorrected=Unavailable("Unknown"))), "", {"ecc": UNSURE}),
     ],
     "a pending repair warns": [
         (repairs(rows_pending=1, rows_failed=0, action=0), ONCE, SECOND),

@@ -16,7 +16,6 @@ from nodegauge_judge.nccl.judge import judge_nccl, regrade
 from nodegauge_judge.nccl.measurement import RECORD_LIMIT, Agreement, Measurement, NcclJudgement
 from support.nccl_results import GIB, codes
 
-HUNG = nccl.swapped(nccl.titan(), ArmName.DEFAULT, outcome="hung", phase="load", cells=[])
 RESULTS = [
     nccl.with_pairs(nccl.h100(), 390.0, slow={(2, 5): 100.0}),
     nccl.h100(),
@@ -26,7 +25,7 @@ RESULTS = [
     nccl.phb(),
     nccl.changed(nccl.h100(), nodes=2),
     nccl.changed(nccl.h100(), throttled_periods=50, cut=["all_reduce/8"], expected=16),
-    HUNG,
+    nccl.swapped(nccl.titan(), ArmName.DEFAULT, outcome="hung", phase="load", cells=[]),
     made.titan(),
 ]
 OUTCOMES = ["done", "hung", "crashed", "failed", "out-of-memory", "garbage", "partial", "cut", "tomorrow"]
@@ -38,9 +37,6 @@ def run(*values: float) -> NcclJudgement:
     for gbps in values[1:]:
         judgement = judge_nccl(nccl.h100(gbps), previous=judgement.record)
     return judgement
-
-
-# -- several runs
 
 
 def test_the_first_run_below_the_floor_warns_and_the_second_fails() -> None:
@@ -90,9 +86,6 @@ def test_other_gpus_or_another_nccl_start_a_new_history(other: Result) -> None:
     assert "busbw-disagrees/info" not in codes(judge_nccl(other, previous=run(462).record))
 
 
-# -- grading again
-
-
 def test_new_expectations_thresholds_and_peers_regrade_old_numbers() -> None:
     record = run(400, 400).record
     assert regrade(record).verdict is Verdict.FAIL
@@ -120,9 +113,6 @@ def test_an_edited_record_cannot_control_a_terminal_or_invent_bandwidth() -> Non
     record["arms"][0]["cells"][0][2] = 1e-300
     assert regrade(json.dumps(record)).busbw.get("all_reduce") != 462
     assert regrade(json.dumps(record | {"ranks": 1})).busbw == {}
-
-
-# -- its size
 
 
 def large(count: int, *, message: str) -> Result:
@@ -171,8 +161,6 @@ def test_wrong_data_at_a_small_size_is_kept_when_the_record_is_full() -> None:
     judgement = judge_nccl(nccl.with_cells(result, ArmName.DEFAULT, *cells))
     assert Severity.FAIL in {finding.severity for finding in regrade(judgement.record).findings}
 
-
-# -- properties
 
 fuzzed = settings(max_examples=60, derandomize=True)
 quickly = settings(fuzzed, max_examples=30)

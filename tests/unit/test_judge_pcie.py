@@ -34,7 +34,6 @@ def grown(counter: str, count: int) -> tuple[Result, Result]:
 
 
 IDLE = {"utilization": 0, "generation": 1}
-ONE_IDLE = made.with_gpu(made.h100(1), 0, pcie=link(width=8, **IDLE))
 OTHER_MODEL = made.with_gpu(node(link(width=2), link(utilization=0)), 1, pcie=link(), name="NVIDIA A10")
 NO_MEMORY = {"pcie": link(1, 1), "memory_mib": Unavailable("nvmlDeviceGetMemoryInfo: NOT_SUPPORTED")}
 OLD = node(link(replays=70_000))
@@ -79,7 +78,7 @@ LINKS: Table = {
         "The card supports generation 4, its slot only 3.",
     ),
     "a single idle GPU has no sibling that shows how the board was built": (
-        ONE_IDLE,
+        made.with_gpu(made.h100(1), 0, pcie=link(width=8, **IDLE)),
         "pcie-narrow/warn",
         "x8 of x16 that card and slot support",
         {"pcie-narrow": Answer.NO_LOAD},

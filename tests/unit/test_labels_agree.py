@@ -45,7 +45,6 @@ def labels(report: NcclNode) -> dict[str, str]:
 
 
 NOTHING = dict.fromkeys((names.LABEL_INTERCONNECT, EVIDENCE, *BUSBW), "")
-REPORTED = NOTHING | {names.LABEL_INTERCONNECT: "nvlink", EVIDENCE: "reported"}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,7 @@ def test_bandwidth_returns_only_when_the_gate_is_left() -> None:
         report = report.healthy(result=REFUSED, at=NOW + n * INTERVAL)
     for n in (3, 4):
         report = report.healthy(at=NOW + n * INTERVAL)
-        assert labels(report) == REPORTED
+        assert labels(report) == NOTHING | {names.LABEL_INTERCONNECT: "nvlink", EVIDENCE: "reported"}
     assert labels(report.healthy(at=NOW + 5 * INTERVAL)) == labels(MEASURED)
 
 

@@ -85,8 +85,6 @@ STEPS = Path(__file__).resolve().parents[2] / ".ci" / "steps.py"
 @pytest.fixture
 def steps() -> ModuleType:
     spec = importlib.util.spec_from_file_location("ci_steps", STEPS)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["ci_steps"] = module
     spec.loader.exec_module(module)

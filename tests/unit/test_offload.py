@@ -195,6 +195,5 @@ def test_a_load_pod_mounts_the_folder_and_writes_only_where_it_may(write: bool) 
     [mount] = [m for m in body["volumeMounts"] if m["name"] == "nvme"]
     assert mount["readOnly"] is not write
     options = parse([LOAD, *body["args"]], {}, probes=[LOAD], engines=["nccl4py"]).storage
-    assert options is not None
     assert (str(options.folder), options.path) == (mount["mountPath"], PATH)
     assert (options.size, options.seconds, options.write) == (8 << 30, 10.0, write)

@@ -24,7 +24,6 @@ from support.operator import SteppedOperator, one_node
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("stated_answers")]
 
 Story = Callable[[FakeCluster], Iterator[None]]
-LINK_LOST = made.with_pair(made.titan(), 0, 1, read=1)
 WARMER = made.every_gpu(made.titan(), temperature=replace(made.titan().gpus[0].temperature, gpu=33))
 
 
@@ -34,7 +33,7 @@ def two_runs(cluster: FakeCluster) -> Iterator[None]:
     cluster.add_policy()
     yield
     cluster.pass_time(INTERVAL)
-    cluster.results["node-1"] = LINK_LOST
+    cluster.results["node-1"] = made.with_pair(made.titan(), 0, 1, read=1)
     yield
 
 

@@ -178,9 +178,6 @@ def test_a_node_that_is_not_known_here_keeps_its_reading() -> None:
     assert "node-1" not in first.cluster.objects[READINGS]
 
 
-# -- uninstalling ------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def dirty() -> DirtyCluster:
     """Node-0 is of this release, node-1 of another, node-2 of a version that named none."""

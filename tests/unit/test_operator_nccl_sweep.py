@@ -12,8 +12,6 @@ from nodegauge_operator.kube.errors import Forbidden
 from support.api_server import NODES, PODS, REPORTS, Body
 from support.virtual_operator import RUN_SECONDS, VirtualTimeOperator, on_virtual_time, with_nccl
 
-NCCL = (names.PROBE_PULL, names.PROBE_NCCL)
-
 
 def probe(operator: VirtualTimeOperator, node: str, name: str = names.PROBE_NCCL) -> Body:
     """One probe's status in a report; empty before its first run."""
@@ -48,7 +46,7 @@ async def test_nccl_runs_keep_to_their_budget(
     measured = [n for n in operator.cluster.objects[NODES] if probe(operator, n).get("readAt")]
     assert len(measured) == (10 if most else 0)
     assert operator.most[names.PROBE_HEALTH] == 5
-    assert max(operator.most[name] for name in NCCL) == most
+    assert max(operator.most[name] for name in (names.PROBE_PULL, names.PROBE_NCCL)) == most
     for pool in ("nccl", "health"):
         assert operator.sample("nodegauge_waiting_nodes", probe=pool) == 0, "nobody waits for what is off"
 
@@ -158,14 +156,11 @@ async def test_an_image_that_does_not_come_delays_no_health_run(operator: Virtua
         assert runs[names.PROBE_NCCL, f"node-{n}"] == 0
 
 
-WANTED = {"load": {"interval": "1h"}}
-
-
 @on_virtual_time
 async def test_a_load_run_follows_within_the_interval_and_then_one_each(
     operator: VirtualTimeOperator,
 ) -> None:
-    await operator.begin(1, gpus=2, after=3 * RUN_SECONDS, probes=WANTED)
+    await operator.begin(1, gpus=2, after=3 * RUN_SECONDS, probes={"load": {"interval": "1h"}})
     assert [name for name, _ in operator.begun] == ["health"]
     await operator.after(HOUR)
     assert [name for name, _ in operator.begun].count("load") == 1

@@ -37,7 +37,6 @@ from support.operator import SETTINGS
 from testbed.kubeconfig import write_kubeconfig
 from testbed.wait import DEADLINE_SECONDS
 
-CORE = ["nodes", "pods", "namespaces", "events"]
 NAMESPACED = ["pods", "daemonsets"]
 OURS = [names.POLICY_PLURAL, names.REPORT_PLURAL, names.READING_PLURAL]
 PROTECTED = {path.rpartition("/")[2]: FakeCluster().objects[path] for path in (ADMISSION, BINDINGS)}
@@ -119,7 +118,7 @@ class ApiServer:
             case ["api"]:
                 body = {"versions": ["v1"]}
             case ["api", "v1"]:
-                body = resources(CORE)
+                body = resources(["nodes", "pods", "namespaces", "events"])
             case ["apis"]:
                 group = {"name": names.GROUP, "versions": [versions], "preferredVersion": versions}
                 apps = {"groupVersion": "apps/v1", "version": "v1"}

@@ -298,7 +298,6 @@ def test_writes_that_come_to_no_end_name_the_last_one(
     with pytest.raises(KubeError, match=f"still not reconciled after 24 writes; the last: {what}"):
         operator.reconcile()
     state = operator.reconciler.obstacles.state("default")
-    assert state is not None
     assert state[:2] == ("False", names.PolicyReason.WRITE_REFUSED)
     operator.heal()
     operator.reconcile()
@@ -341,9 +340,6 @@ def test_only_the_very_reading_of_a_node_that_is_gone_is_deleted(operator: Stepp
     operator.cluster.create(READINGS, {"metadata": {"name": "node-1"}, "health": body["health"]})
     operator.reconcile()
     assert list(operator.cluster.objects[READINGS]) == ["node-1"]
-
-
-# -- events: each change is posted once, and only changes are ----------------------------------------------
 
 
 def label(operator: SteppedOperator, **labels: str | None) -> None:

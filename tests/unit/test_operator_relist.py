@@ -102,12 +102,11 @@ def test_nothing_that_is_known_is_fetched_again() -> None:
 
 
 LABELLED = {"metadata": {"labels": {"a": "b"}}}
-NEWER = {"a": "b"}
 HAPPENS: dict[str, Callable[[Fleet], object]] = {
     NODES: lambda fleet: fleet.cluster.change(NODES, "node-2", LABELLED),
     REPORTS: lambda fleet: fleet.cluster.change(REPORTS, "node-2", {"spec": {"requestedAt": stamp(NOW)}}),
     PODS: lambda fleet: fleet.cluster.change(
-        PODS, fleet.pods["node-2"].name, {"metadata": {"labels": NEWER}}
+        PODS, fleet.pods["node-2"].name, {"metadata": {"labels": {"a": "b"}}}
     ),
     READINGS: lambda fleet: fleet.pods["node-2"].writes("another document"),
     CHASSIS: lambda fleet: fleet.cluster.change(CHASSIS, "node-2", {"status": {"number": 2}}),

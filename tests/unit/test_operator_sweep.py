@@ -358,9 +358,6 @@ async def test_shutdown_waits_for_a_status_but_not_for_a_list(operator: VirtualT
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-# -- runs that keep up ------------------------------------------------------------------------------------
-
-
 @partial(on_virtual_time, settings=replace(SETTINGS, max_concurrent_probes=1))
 async def test_runs_that_cannot_keep_up_say_what_to_raise(
     operator: VirtualTimeOperator, monkeypatch: pytest.MonkeyPatch
@@ -423,9 +420,6 @@ async def test_runs_that_are_refused_are_said_with_the_servers_words(operator: V
     operator.client.refuse = lambda *_: None
     await operator.after(1200)
     assert operator.cluster.condition("RunsKeepUp")["reason"] == PaceReason.KEEPING_UP
-
-
-# -- a whole fleet that is bad at once --------------------------------------------------------------------
 
 
 def gated(cluster: FakeCluster) -> set[str]:

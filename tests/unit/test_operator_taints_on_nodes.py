@@ -23,7 +23,6 @@ UNVALIDATED = names.TAINT_UNVALIDATED
 
 
 pytestmark = pytest.mark.usefixtures("stated_answers")
-UNSELECTED = {"metadata": {"labels": {"gpu": None}}}
 SELECTED: dict[str, Any] = {"nodeSelector": {"matchLabels": {"gpu": "yes"}}}
 
 
@@ -169,7 +168,7 @@ def test_a_node_that_leaves_its_policy_for_a_moment_keeps_everything(how: str) -
     operator.measure("", name="node-2", after=1)
     before, policy = operator.cluster.state()["nodes"], operator.cluster.objects[POLICIES]["default"]
     if how == "label flaps":
-        change(operator, NODES, "node-1", UNSELECTED)
+        change(operator, NODES, "node-1", {"metadata": {"labels": {"gpu": None}}})
     else:
         operator.cluster.remove(POLICIES, "default")
     operator.catch_up()
@@ -198,9 +197,6 @@ def test_while_the_api_server_keeps_a_taint_its_evidence_stays() -> None:
     operator.heal()
     operator.catch_up(granted=False)
     assert (operator.cluster.taints(), operator.cluster.objects[REPORTS]) == ([], {})
-
-
-# -- unvalidated -------------------------------------------------------------------------------------------
 
 
 def test_a_kubelet_s_unvalidated_is_lifted_at_the_first_pass() -> None:

@@ -286,5 +286,4 @@ def test_a_pod_that_is_not_scheduled_belongs_to_the_node_that_it_is_made_for() -
             "status": {"phase": "Pending", "conditions": [placed]},
         }
     )
-    assert pod is not None
     assert (pod.node, pod.ready, pod.waits_for) == ("node-1", False, "Unschedulable: no memory")

@@ -22,7 +22,6 @@ NVLINK, PAIRS, PCIE = "nvlink", "nvlink-pairs", "pcie"
 CUT = "cut"
 CAREFUL = yaml.safe_load((FIXTURES / "careful-reader.yaml").read_text(encoding="utf-8"))
 TABLES: dict[str, str | None] = {n: None if k == "none" else k for n, k in CAREFUL["tables"].items()}
-RATES: dict[str, int] = CAREFUL["rates"]
 READINGS = {name: (verdict, set(codes)) for name, (verdict, codes) in CAREFUL["readings"].items()}
 
 
@@ -53,7 +52,7 @@ def test_a_table_has_the_class_that_a_careful_reader_gives_it(name: str, klass: 
     if interconnect["class"] is not None:
         assert interconnect["evidence"] == "pasted"
         assert interconnect["message"].endswith("(from a pasted table: P2P and fabric not known)")
-    assert interconnect["nvlinkGbps"] == RATES.get(name)
+    assert interconnect["nvlinkGbps"] == CAREFUL["rates"].get(name)
     assert (klass == CUT) == ("the table is cut" in interconnect["message"])
 
 
@@ -219,9 +218,8 @@ def test_what_a_paste_adds_does_not_change_readings(name: str, mangle) -> None: 
     assert (judgement["verdict"], codes) == READINGS[name]
 
 
-DGX_2 = made.switched(16, name="Tesla V100-SXM3-32GB", links=6, mbps=25_781)
 MACHINES = {
-    "DGX-2": DGX_2,
+    "DGX-2": made.switched(16, name="Tesla V100-SXM3-32GB", links=6, mbps=25_781),
     "DGX-1": made.dgx1(),
     "HGX A100 4": made.hgx_a100_4(),
     "H100": made.h100(),

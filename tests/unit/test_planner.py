@@ -54,8 +54,6 @@ def judged(**known: Any) -> ReportStatus:
     snapshot = make_snapshot(**known)
     patch = next_step(snapshot)
     assert isinstance(patch, steps.PatchNode)
-    assert snapshot.node is not None
-    assert patch.judged is not None
     node = replace(snapshot.node.patched(patch.labels, patch.taints), resource_version="11")
     report = next_step(replace(snapshot, node=node, judged=patch.judged))
     assert report == steps.PatchReport(known["report"], patch.judged.status)
@@ -150,7 +148,6 @@ def test_a_reading_counts_once_and_not_when_it_is_put_back(
     """A boot may put back the clock by which numbers begin."""
     pod = make_pod(NODE).running().with_result(made.titan())
     reading = reading_of([pod])
-    assert reading is not None
     own = replace(reading.parts["health"], **{"pod_uid": "uid-1", "sequence": 3} | part)
     status = ReportStatus(probes=[ProbeStatus(name="health", reading=known, boot_id="boot-1")])
     report = replace(make_report(), status=status)
@@ -283,16 +280,13 @@ def test_a_reading_from_before_a_boot_does_not_vouch_for_the_machine_after_it() 
     assert health_due_at(report, node=node) == 0.0
 
 
-OFF = make_policy().of({"probes": {"health": {"enabled": False}}})
-
-
 @pytest.mark.parametrize(
     ("node", "policy"),
     [
         (NODE.not_ready(), make_policy()),
         (replace(NODE, deleting=True), make_policy()),
         (NODE.tainted("karpenter.sh/disrupted"), make_policy()),
-        (NODE, OFF),
+        (NODE, make_policy().of({"probes": {"health": {"enabled": False}}})),
     ],
     ids=["not Ready", "being deleted", "being scaled down", "probe switched off"],
 )

@@ -237,7 +237,6 @@ TEMPLATE = {
     "tolerations": [{"key": "policy", "operator": "Exists"}],
     "resources": {"requests": {"cpu": "30m"}},
 }
-SECRETS = [{"name": "a"}, {"name": "b"}]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +245,7 @@ SECRETS = [{"name": "a"}, {"name": "b"}]
         ("metadata.namespace", "ng", "ng"),
         ("image", "default:1", "mine:2"),
         ("imagePullPolicy", "Always", "Always"),
-        ("spec.imagePullSecrets", SECRETS, [{"name": "c"}]),
+        ("spec.imagePullSecrets", [{"name": "a"}, {"name": "b"}], [{"name": "c"}]),
         ("spec.priorityClassName", "low", "lower"),
         ("spec.runtimeClassName", "nvidia", "nvidia"),
         ("spec.serviceAccountName", "probe", "probe"),

@@ -281,9 +281,6 @@ def test_the_streak_starts_anew_with_another_verdict() -> None:
         assert (probe.streak, probe.since) == (streak, stamp(NOW + INTERVAL))
 
 
-# -- size: a report stays under 8 KiB, and loses first what is said elsewhere too
-
-
 MEMORY = "x" * 2000
 
 
@@ -415,7 +412,6 @@ SICK = made.with_gpu(WHOLE, 3, repair=Repair(action=1))
 def test_the_event_of_a_taint_gives_the_serial_number(sick: Result, serial: str) -> None:
     """Whoever gets the event orders the board with it."""
     change = ran(WHOLE, sick).status.change
-    assert change is not None
     assert "tainted unhealthy=" in change.message
     assert f", serial {serial}: " in change.message
 

@@ -29,8 +29,6 @@ def test_every_machine_is_measured_as_what_it_is(tmp_path: Path, profile: str) -
     hardware = plug(profile, tmp_path / "hardware")
     ran = run(hardware)
     nccl, known = ran.nccl, hardware.profile.nccl
-    assert nccl is not None
-    assert known is not None
 
     ranks = SHOWN.get(profile, hardware.gpu_count)
     assert (nccl.engine, nccl.ranks, nccl.skipped) == ("simulated", ranks, "")

@@ -32,7 +32,6 @@ from nodegauge_probes.watch.state import Pair, SeenXid, State
 
 CONFIRM = (10.0, 60.0, 300.0)
 HEAT = "temperature GPU-3"
-Values = dict[str, Pair]
 
 
 class Watching:
@@ -41,7 +40,7 @@ class Watching:
     def __init__(self) -> None:
         self.state = State(boot_id="boot")
         self.readings: list[tuple[float, str]] = []
-        self.values: Values = {HEAT: (0, "40 °C")}
+        self.values: dict[str, Pair] = {HEAT: (0, "40 °C")}
         self.reason = ""
         """The whole reason of the last reading."""
 
