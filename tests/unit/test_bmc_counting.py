@@ -109,7 +109,7 @@ async def test_a_part_s_meter_is_not_the_machine_s(body: dict[str, Any]) -> None
         ({"PowerCapacityWatts": 800, "InputRanges": [{"OutputWattage": 1050}]}, 800),
     ],
 )
-async def test_a_size_may_stand_in_the_range_of_the_input_voltage(
+async def test_a_size_may_stand_in_the_range_of_its_input_voltage(
     supply: dict[str, Any], size: float
 ) -> None:
     tree = made()

@@ -33,9 +33,7 @@ def add_test_pods(dirty: DirtyCluster) -> None:
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_after_a_conflict_only_the_uid_says_whether_the_pod_is_gone(
-    dirty: DirtyCluster, replaced: bool
-) -> None:
+def test_after_a_conflict_only_the_uid_says_that_a_pod_is_gone(dirty: DirtyCluster, replaced: bool) -> None:
     add_test_pods(dirty)
 
     def conflict() -> KubeError:
@@ -230,9 +228,7 @@ def test_without_the_crds_the_rest_is_cleaned(dirty: DirtyCluster) -> None:
 
 
 @pytest.mark.parametrize(("release", "left"), [("ng", ["other", "theirs"]), ("", ["theirs"])])
-def test_watch_daemonsets_of_the_release_are_removed(
-    dirty: DirtyCluster, release: str, left: list[str]
-) -> None:
+def test_daemonsets_of_the_release_are_removed(dirty: DirtyCluster, release: str, left: list[str]) -> None:
     instance = "app.kubernetes.io/instance"
     marks = {"own": {instance: "ng"}, "other": {instance: "other"}}
     for name in ("own", "other", "theirs"):

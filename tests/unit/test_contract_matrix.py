@@ -26,9 +26,7 @@ NO = Unavailable("NVML_ERROR_NOT_SUPPORTED")
 
 
 def gpu(index: int, *, peer: str = "", links: int = 0) -> Gpu:
-    groups = (
-        [LinkGroup(links=list(range(links)), state=1, p2p=1, remote=peer, remote_type=0)] if links else []
-    )
+    groups = [LinkGroup(links=[*range(links)], state=1, p2p=1, remote=peer, remote_type=0)] if links else []
     return Gpu(
         index=index, pci=f"0000:0{index}:00.0", cpus="0-23", memory_nodes=NO, gpu_numa_id=NO, links=groups
     )

@@ -54,9 +54,7 @@ def test_the_readme_names_every_part_and_no_other() -> None:
         ("MANIFEST.json", False),
     ],
 )
-def test_ansible_test_is_repeated_where_a_file_changed_that_it_reads(
-    tmp_path: Path, changed: str, again: bool
-) -> None:
+def test_ansible_test_is_repeated_where_a_file_changed(tmp_path: Path, changed: str, again: bool) -> None:
     """And for another ansible-core, or another Python."""
     core, pythons = Core(tmp_path, tmp_path, version="2.16"), tmp_path / "pythons"
     for path in (pythons / "python3.9", core.collection / "plugins/a.py", core.collection / "README.md"):

@@ -152,7 +152,6 @@ def test_psu_and_throttled_expire_like_health() -> None:
 
 
 def test_a_row_of_another_version_holds_nothing_and_is_kept_for_a_while() -> None:
-    """A newer operator's code, after a step back: no taint that nobody could lift, and no lost memory."""
     report = after(*HOT_TWICE)
     row = replace(report.status.gates[0], code="melted")
     status = replace(report.status, gates=[row])
@@ -351,7 +350,6 @@ def test_a_fault_that_gives_way_waits_for_a_slot_again() -> None:
 
 
 def test_what_an_incident_holds_back_is_a_warning() -> None:
-    """Its cause is not the node's."""
     context = after(*LOST_GPU, slot=False).context(node=NODE, at=NOW + INTERVAL)
     status = decide(replace(context, incidents={"gpu-lost": "i-1"}))
     assert (status.verdict, status.desired.condition) == (Verdict.WARN, "True")

@@ -45,12 +45,9 @@ class Life:
         for letter in answers:
             self.now += every
             answer = LETTERS[letter]
-            evidence = Finding(
-                code="hot", severity=Severity.FAIL, subject="GPU 3", message=f"at {self.now:.0f}"
-            )
-            self.gate = hysteresis.answered(
-                self.gate, code="hot", answer=answer, finding=evidence, now=self.now
-            )
+            evidence = Finding(code="hot", severity=Severity.FAIL, subject="GPU 3", message=f"{self.now}")
+            known = {"code": "hot", "answer": answer, "finding": evidence, "now": self.now}
+            self.gate = hysteresis.answered(self.gate, **known)
             self.wait(0)
         return self
 
@@ -222,7 +219,6 @@ ROWS = st.builds(
 @given(row=ROWS, gate=st.sampled_from([LOADED, ALWAYS, AT_ONCE]), now=st.floats(NOW, NOW + 40 * DAY))
 @tried(200)
 def test_asking_again_changes_nothing_but_what_is_due(row: GateStatus, gate: Gate, now: float) -> None:
-    """Whatever state a report is in: the rule comes to rest at once, and says when it moves next."""
     rule = GateRule(gate=gate, policy=Hysteresis())
     once = hysteresis.aged(row, rule=rule, now=now)
     if once is None:

@@ -226,9 +226,7 @@ def test_no_interval_counts_as_missed_while_every_run_is_made(interval: float) -
     assert passed - judged < FLOOR + interval + max(RUN_SECONDS)
 
 
-UNDER_LOAD = sorted(
-    code for code, entry in CATALOGUE.items() if entry.gate and entry.gate.judged is Judged.UNDER_LOAD
-)
+UNDER_LOAD = sorted(code for code, of in CATALOGUE.items() if of.gate and of.gate.judged is Judged.UNDER_LOAD)
 
 
 def slowed(result: Result, *gpu_indexes: int, seconds: float = 900) -> Result:

@@ -61,7 +61,6 @@ CASES: dict[str, tuple[tuple[Result, ...], str]] = {
 
 @pytest.mark.parametrize(("runs", "gaps"), CASES.values(), ids=CASES)
 def test_a_gap_takes_the_pass_and_is_said(runs: tuple[Result, ...], gaps: str) -> None:
-    """What a machine cannot have is none."""
     history = History()
     for result in runs:
         judgement = judge_health(result, history=history)

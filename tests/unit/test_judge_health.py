@@ -247,7 +247,6 @@ def test_what_is_found_names_its_gpus_and_has_no_placeholder(machine: Result, se
 
 
 def test_steps_for_a_machine_without_a_cluster_take_it_out_of_service_by_hand() -> None:
-    """A log or a paste names no node, and a host of Ansible is none yet."""
     for rule in CATALOGUE.values():
         finding = finding_of(rule.code)
         for cluster in (True, False):

@@ -27,9 +27,7 @@ def stopped(*more: int, **values: Any) -> Result:
 
 def throttled(*reasons: tuple[int, int, int], **values: Any) -> Result:
     """One of eight GPUs with these reasons: bit, samples, milliseconds before the first of them."""
-    seen = [
-        one for bit, samples, first_ms in reasons for one in reason(bit, samples=samples, first_ms=first_ms)
-    ]
+    seen = [one for bit, samples, first in reasons for one in reason(bit, samples=samples, first_ms=first)]
     return spoilt(reasons=seen, **values)
 
 

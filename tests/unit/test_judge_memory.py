@@ -57,7 +57,7 @@ TABLE: Table = {
         (SOON, "ecc/fail", {"ecc": BAD}),
         ((*SOON, made.later(with_errors(1), seconds=6)), "ecc/fail", {"ecc": BAD}),
     ],
-    "without an earlier reading they may be old": [
+    "without a reading before they may be old": [
         (FIRST_ERRORS, "ecc/warn", "some may be old", {"ecc": UNSURE})
     ],
     "so may errors after a reboot": (

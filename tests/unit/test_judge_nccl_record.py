@@ -117,7 +117,7 @@ def test_an_edited_record_cannot_control_a_terminal_or_invent_bandwidth() -> Non
 
 def large(count: int, *, message: str) -> Result:
     machine = made.switched(
-        count, name="NVIDIA H100 80GB HBM3 in a box with a very long name", links=18, mbps=26_562
+        count, name="NVIDIA H100 80GB HBM3 in a box of a long name", links=18, mbps=26_562
     )
     machine = made.every_gpu(machine, pcie=nccl.GEN5, compute_capability="9.0")
     arms = [
@@ -207,7 +207,6 @@ def check(judgement: NcclJudgement, *, node: NodeFacts | None = None) -> None:
 @given(outcomes(), records)
 @fuzzed
 def test_every_combination_of_outcomes_is_judged(result: Result, previous: str) -> None:
-    """Only a hang answers that NCCL hangs."""
     judgement = judge_nccl(result, previous=previous)
     check(judgement)
     hung = result.nccl is not None and any(arm.outcome == "hung" for arm in result.nccl.arms)

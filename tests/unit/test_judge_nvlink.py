@@ -347,5 +347,4 @@ ERRORS: Table = {
 
 @pytest.mark.parametrize("row", rows(ERRORS))
 def test_errors_of_links_are_judged(row: Row) -> None:
-    """By the growth of their counters, with DCGM's limits."""
     assert (check(*row).answers.get("nvlink-errors") is Answer.BAD) == (FAIL in row[1])

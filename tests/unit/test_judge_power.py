@@ -17,9 +17,7 @@ from support.judge_results import Row, Table, check, judge, of_what_was_asked, r
 NONE = Unavailable("the chip has no such limit")
 
 
-def volts(
-    millivolts: float, *, chip: str = "corsairpsu", label: str = "v_out +12v", **more: object
-) -> Sensor:
+def volts(millivolts: float, *, chip: str = "corsairpsu", label: str = "v_out +12v", **more: Any) -> Sensor:
     return Sensor(chip=chip, name="in1", label=label, value=millivolts, **more)  # type: ignore[arg-type]
 
 

@@ -217,7 +217,6 @@ def test_ptxas_takes_the_kernels_for_every_gpu_that_may_get_them(variant: Varian
     ],
 )
 def test_a_gpu_gets_the_newest_instruction_that_it_has(capability: tuple[int, int], name: str | None) -> None:
-    """One that is newer than this project gets the newest one."""
     variant = ptx.variant_for(capability)
     assert (variant.name if variant else None) == name
 
@@ -248,7 +247,6 @@ def test_every_sum_is_exact(variant: Variant) -> None:
 
 @each_variant
 def test_one_wrong_bit_of_one_sum_changes_the_checksum(variant: Variant) -> None:
-    """An odd factor loses nothing."""
     lanes = truth.expected(variant, loops=1001)
     assert len(lanes) == WARP
     for bit in range(32):

@@ -99,9 +99,8 @@ def test_a_failed_step_stops_no_other_and_is_shown_last(
     steps: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its exit code is that of the run; the table has every step with its last line."""
-    monkeypatch.setattr(
-        steps, "LANES", lanes({"bad": "echo broken; exit 3", "next": "echo fine"}, {"other": "echo whole"})
-    )
+    first, second = {"bad": "echo broken; exit 3", "next": "echo fine"}, {"other": "echo whole"}
+    monkeypatch.setattr(steps, "LANES", lanes(first, second))
     assert steps.Run([], tmp_path).everything() == 3
     output = capsys.readouterr().out
     failed, table = output.index("bad failed; it printed:\nbroken"), output.index("steps, their seconds")

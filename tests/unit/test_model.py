@@ -193,9 +193,8 @@ def test_a_report_reads_back_as_it_was_written() -> None:
 )
 def test_a_status_that_cannot_be_read_counts_as_empty(status: Body) -> None:
     """Never guessed, and kept as it stands so that the next write can replace it."""
-    report = parse_report(
-        {"metadata": {"name": "n", "ownerReferences": None}, "status": status, "spec": None}
-    )
+    metadata = {"name": "n", "ownerReferences": None}
+    report = parse_report({"metadata": metadata, "status": status, "spec": None})
     assert report.status == ReportStatus()
     assert report.unreadable == status
     assert report.node_uid == ""

@@ -36,9 +36,7 @@ PATH = "/mnt/nvme/nodegauge"
 DISK = Storage(path=PATH, read_gbps=26.94, write_gbps=11.2)
 DEFAULT: APolicy = make_policy()
 NVME: APolicy = make_policy().of({"probes": {"load": {"nvme": {"path": PATH}}}})
-KEYS = [
-    names.PREFIX + name for name in ("h2d-gbps", "host-memory-per-gpu", "cores-per-gpu", "nvme-read-gbps")
-]
+KEYS = [names.PREFIX + of for of in ("h2d-gbps", "host-memory-per-gpu", "cores-per-gpu", "nvme-read-gbps")]
 COUNTED = ["125", "11"]
 UNREAD = Unavailable("not read")
 
@@ -173,7 +171,6 @@ def nvme(report: AReport, policy: APolicy = NVME) -> OffloadStatus:
 
 
 def test_a_disk_is_the_one_that_the_policy_names_now() -> None:
-    """What was written stays known while the path does and is still read."""
     again = nvme(ran(stored(), stored(write_gbps=UNREAD), policy=NVME))
     assert (again.nvme_read_gbps, again.nvme_write_gbps, again.nvme_problem) == (26.94, 11.2, "")
     gone = nvme(ran(stored(), stored(read_gbps=UNREAD, write_gbps=UNREAD, problem="gone"), policy=NVME))

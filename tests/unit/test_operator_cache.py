@@ -67,9 +67,7 @@ def test_a_taint_of_ours_or_of_a_removal_wakes(cache: Cache, key: str) -> None:
 
 
 @pytest.mark.parametrize("taints", [(), ("node.kubernetes.io/unschedulable",)])
-def test_a_heartbeat_and_a_foreign_taint_wake_nobody_and_are_kept(
-    cache: Cache, taints: tuple[str, ...]
-) -> None:
+def test_a_heartbeat_and_a_foreign_taint_wake_nobody_but_stay(cache: Cache, taints: tuple[str, ...]) -> None:
     cache.put_node(make_node(version=10))
     seen = make_node(version=11).tainted(*taints)
     assert not cache.put_node(seen)
@@ -219,9 +217,7 @@ def test_the_peers_of_a_node_are_the_others_of_its_make() -> None:
     assert list(group.peers.other_values("pcie", but="slow")) == []
 
 
-@pytest.mark.parametrize(
-    "count", [1, 2, 3, MAX_VALUES - 1, MAX_VALUES, MAX_VALUES + 1, MAX_VALUES + 2, 301, 500]
-)
+@pytest.mark.parametrize("count", [1, 2, 3, *range(MAX_VALUES - 1, MAX_VALUES + 3), 301, 500])
 def test_the_median_is_that_of_all_others(count: int) -> None:
     group, random = PeerGroup(), Random(count)
     values = {f"n{n}": random.randrange(300, 500) for n in range(count)}
@@ -295,6 +291,5 @@ def test_a_malformed_part_is_left_out_and_hides_no_other(cache: Cache, part: Bod
     ],
 )
 def test_a_reading_is_dated_as_it_came(at: float, arrived: float, known_at: float) -> None:
-    """Or by its node's clock if a list brought it, but not into the future."""
     view = reading_view(reading_body(health={"at": stamp(at)}), arrived=arrived)
     assert view.parts["health"].known_at(NOW) == known_at

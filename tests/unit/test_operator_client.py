@@ -270,7 +270,6 @@ async def test_how_long_nobody_answered_is_known(
 async def test_a_busy_server_is_left_alone_for_as_long_as_it_says(
     server: Server, client: Client, monkeypatch: pytest.MonkeyPatch, code: int, delay: str, rests: float
 ) -> None:
-    """Whoever asks next waits, whatever for."""
     clock = SimpleNamespace(monotonic=lambda: clock.now, now=1000.0)
 
     async def sleep(seconds: float) -> None:

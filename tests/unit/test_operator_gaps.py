@@ -199,9 +199,7 @@ def test_a_clock_neither_shortens_nor_lengthens_a_grace(error: float) -> None:
 
 ANSWERS = {0: {0: 0, 4: 0, DAY: DAY, -DAY: -DAY}, 20: {0: 0, 19: 0, -60: -60, 80: 60}}
 """Seconds that an answer took: when it was written, and how far that clock is ahead."""
-DATES = [
-    (took, formatdate(NOW + at, usegmt=True), by) for took, of in ANSWERS.items() for at, by in of.items()
-]
+DATES = [(s, formatdate(NOW + at, usegmt=True), by) for s, of in ANSWERS.items() for at, by in of.items()]
 
 
 @pytest.mark.parametrize("error", [0, 30 * DAY, -30 * DAY])
@@ -236,7 +234,6 @@ def test_a_write_that_took_long_to_fail_was_unanswered_all_the_while() -> None:
 
 
 def test_a_clock_that_is_set_back_delays_no_run_on_a_cordoned_node() -> None:
-    """Seen while the clock was a month ahead: the drain is over ten minutes later, by whatever clock."""
     operator = one_node()
     operator.run()
     ahead(operator)
@@ -341,7 +338,6 @@ def test_no_stored_time_lies_in_the_future(field: str) -> None:
 
 @pytest.mark.parametrize("waited", [INTERVAL - 60, INTERVAL + 60])
 def test_a_result_is_as_old_as_its_container_s_end(operator: SteppedOperator, waited: float) -> None:
-    """The operator was away: a result older than an interval is not judged, and the run is made again."""
     operator.catch_up()
     operator.cluster.kubelets()
     ended = operator.cluster.clock()

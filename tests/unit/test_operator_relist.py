@@ -72,9 +72,7 @@ class Fleet:
         self.calls.clear()
         self.woken = listed(self.operator)
         whole = [call for call in self.calls if call.accept != METADATA_ONLY]
-        named = [
-            call.path + call.query.get("fieldSelector", "").replace("metadata.name=", "/") for call in whole
-        ]
+        named = [c.path + c.query.get("fieldSelector", "").replace("metadata.name=", "/") for c in whole]
         return [path for path in named if path not in LISTED_WHOLE]
 
     def read(self, name: str) -> tuple[int, bool]:
@@ -105,9 +103,7 @@ LABELLED = {"metadata": {"labels": {"a": "b"}}}
 HAPPENS: dict[str, Callable[[Fleet], object]] = {
     NODES: lambda fleet: fleet.cluster.change(NODES, "node-2", LABELLED),
     REPORTS: lambda fleet: fleet.cluster.change(REPORTS, "node-2", {"spec": {"requestedAt": stamp(NOW)}}),
-    PODS: lambda fleet: fleet.cluster.change(
-        PODS, fleet.pods["node-2"].name, {"metadata": {"labels": {"a": "b"}}}
-    ),
+    PODS: lambda fleet: fleet.cluster.change(PODS, fleet.pods["node-2"].name, LABELLED),
     READINGS: lambda fleet: fleet.pods["node-2"].writes("another document"),
     CHASSIS: lambda fleet: fleet.cluster.change(CHASSIS, "node-2", {"status": {"number": 2}}),
 }
@@ -203,7 +199,6 @@ def during_the_list(fleet: Fleet, path: str, happens: Callable[[], object], *, p
 
 
 def test_a_watch_pod_that_comes_during_the_list_is_kept() -> None:
-    """With what it wrote: no event tells of that again."""
     fleet = Fleet()
 
     def roll_out() -> None:
@@ -220,7 +215,6 @@ def test_a_watch_pod_that_comes_during_the_list_is_kept() -> None:
 
 
 def test_a_watch_pod_that_goes_during_the_list_does_not_come_back_with_its_page() -> None:
-    """It is older than the pod in its place."""
     fleet = Fleet()
     fleet.operator = SteppedOperator(fleet.cluster)
     old = fleet.pods["node-2"]
@@ -246,7 +240,6 @@ def test_a_reading_that_goes_during_the_list_does_not_come_back_with_its_page(ag
 
 
 def test_an_object_that_goes_during_the_list_is_left_out() -> None:
-    """It was listed, and is gone when it is fetched: the list goes on."""
     fleet = Fleet()
     for name in ("node-1", "node-2"):
         fleet.cluster.change(NODES, name, LABELLED)
@@ -320,7 +313,6 @@ def test_a_node_that_returned_to_the_selection_is_fetched() -> None:
 
 
 def test_a_node_that_leaves_the_selection_during_the_list_is_no_news() -> None:
-    """It was listed, and the selector no longer matches it when it is fetched: its watch says so."""
     cluster = FakeCluster()
     for name in ("node-1", "node-2"):
         cluster.add_node(name, gpu="true")

@@ -92,7 +92,6 @@ BAD = {
 
 
 def test_one_error_lists_every_bad_value() -> None:
-    """Nobody wants to start it fifteen times."""
     with pytest.raises(SettingsError) as caught:
         parse(BAD)
     lines = str(caught.value).splitlines()[1:]
@@ -118,9 +117,7 @@ def test_values_out_of_range_are_refused(name: str, value: str) -> None:
         parse(NEEDED | {name: value})
 
 
-def test_bad_settings_exit_with_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_settings_exit_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Before anything is contacted, in words, without a traceback."""
     monkeypatch.setattr("os.environ", dict(BAD))
     assert main() == 2

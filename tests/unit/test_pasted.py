@@ -77,18 +77,14 @@ MANGLED = {
     "single spaces": lambda text: re.sub(r"[ \t]+", " ", text),
     "quoted": lambda text: re.sub(r"^", "> ", text, flags=re.MULTILINE),
     "a prompt above": lambda text: "root@gpu-node:~# nvidia-smi topo -m\n" + text,
-    "ANSI header": lambda text: re.sub(
-        r"^(\s*GPU0.*)$", "\x1b[4m\\1\x1b[0m", text, count=1, flags=re.MULTILINE
-    ),
+    "ANSI header": lambda text: re.sub(r"(?m)^(\s*GPU0.*)$", "\x1b[4m\\1\x1b[0m", text, count=1),
     "ANSI without ESC": lambda text: re.sub(r"^(\s*GPU0.*)$", r"[4m\1[0m", text, count=1, flags=re.MULTILINE),
     "time stamps": lambda text: re.sub(r"^", "2026-11-20T08:01:02.123456Z ", text, flags=re.MULTILINE),
     "a Markdown fence": lambda text: f"```\n{text}\n```\n",
     "HTML": lambda text: "<pre>" + text.replace(" ", "&nbsp;").replace("\n", "<br>") + "</pre>",
     "empty lines between": lambda text: text.replace("\n", "\n\n"),
     "CRLF": lambda text: text.replace("\n", "\r\n"),
-    "table bars": lambda text: re.sub(
-        r"^(.*)$", r"| \1 |", re.sub(r"\t| {2,}", " | ", text), flags=re.MULTILINE
-    ),
+    "table bars": lambda text: re.sub(r"(?m)^(.*)$", r"| \1 |", re.sub(r"\t| {2,}", " | ", text)),
     "the legend below": lambda text: (
         text + "\nLegend:\n\n  X    = Self\n  SYS  = Connection\n  PIX  = x\n  NV#  = y\n"
     ),
@@ -125,9 +121,8 @@ def test_damage_gives_the_same_class_or_none(name: str) -> None:
 
 def table(*rows: str, gpus: int = 2, command: str = "topo -m") -> str:
     header = " ".join(f"GPU{index}" for index in range(gpus))
-    return "\n".join(
-        [f"$ nvidia-smi {command}", header, *(f"GPU{i} {row}" for i, row in enumerate(rows)), ""]
-    )
+    numbered = (f"GPU{index} {row}" for index, row in enumerate(rows))
+    return "\n".join([f"$ nvidia-smi {command}", header, *numbered, ""])
 
 
 NV4 = table("X NV4", "NV4 X")

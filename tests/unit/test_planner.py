@@ -114,7 +114,6 @@ def test_a_pod_newer_than_the_report_has_the_report_read_again_once() -> None:
 
 
 def test_what_was_judged_by_an_older_report_is_judged_anew() -> None:
-    """Another process wrote the report after the node was patched: what it wrote there stays."""
     pod = make_pod(NODE).running().with_result(made.titan())
     snapshot = make_snapshot(node=NODE, report=make_report(), pods=(pod,))
     patch = next_step(snapshot)
@@ -142,9 +141,7 @@ def test_what_was_judged_by_an_older_report_is_judged_anew() -> None:
         ("", {"text": ""}, False),
     ],
 )
-def test_a_reading_counts_once_and_not_when_it_is_put_back(
-    known: str, part: dict[str, Any], counts: bool
-) -> None:
+def test_a_reading_counts_once_and_not_when_it_is_put_back(known: str, part: Any, counts: bool) -> None:
     """A boot may put back the clock by which numbers begin."""
     pod = make_pod(NODE).running().with_result(made.titan())
     reading = reading_of([pod])
@@ -271,7 +268,6 @@ def test_a_request_made_during_a_run_is_answered_by_the_next_one() -> None:
 
 
 def test_a_reading_from_before_a_boot_does_not_vouch_for_the_machine_after_it() -> None:
-    """The operator was away while the node rebooted: the result in the pod is of the boot before."""
     pod = replace(make_pod(NODE).with_result(made.titan()), boot_id="boot-1")
     node = NODE.booted("boot-2")
     status = judged(report=make_report(), node=node, pods=(pod,))

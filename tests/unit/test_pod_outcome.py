@@ -196,7 +196,6 @@ def test_a_node_s_wrong_clock_dates_no_reading(skew: float) -> None:
 
 
 def test_a_run_is_recognised_by_the_node_s_identity_not_by_its_name() -> None:
-    """A document of the machine that had this name before is not one of this machine."""
     before = make_pod(make_node(uid="before")).with_result(made.titan())
     now = make_node(uid="now")
     assert ended(make_pod(now).leaving(before.wrote), node=now).reason == "WrongRun"

@@ -28,7 +28,6 @@ def expression(key: str, operator: str = "Exists", *values: str) -> dict[str, An
 
 
 def test_a_selector_is_all_that_is_needed() -> None:
-    """The defaults are those of the documentation."""
     policy = parse(body())
     assert (policy.name, policy.uid, policy.generation) == ("p", "u", 3)
     assert (policy.spec.mode, policy.spec.priority) == (Mode.ENFORCE, 0)
@@ -75,9 +74,8 @@ def test_what_cannot_be_read_is_named(field: str, value: Any, path: str) -> None
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    assert parse(body(taints={"throttled": "NoSchedule"}, probes={"nccl": {"interval": "24h"}})) == parse(
-        body()
-    )
+    newer = body(taints={"throttled": "NoSchedule"}, probes={"nccl": {"interval": "24h"}})
+    assert parse(newer) == parse(body())
 
 
 DURATIONS = {"15m": 900, "1h30m": 5400, "500ms": 0.5, "0s": 0, "90s": 90, "1m1m": 120, "1h2m3s4ms": 3723.004}
@@ -89,9 +87,7 @@ def test_durations(text: str, expected: float) -> None:
     assert seconds(text) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "15", "m", "1.5h", "-1s", "1 s", "1d", "s1", "15m ", "15m\n", "\u0661s"]
-)
+@pytest.mark.parametrize("text", ["", "15", "m", "1.5h", "-1s", "1 s", "1d", "s1", "5m ", "5m\n", "\u0661s"])
 def test_what_is_no_duration_says_so(text: str) -> None:
     with pytest.raises(ValueError, match="30s, 15m or 1h30m"):
         seconds(text)

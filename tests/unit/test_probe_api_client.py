@@ -92,7 +92,6 @@ def test_an_object_that_is_missing_is_created(api: ReadingsApi, client: ReadingC
 
 
 def test_an_object_that_another_probe_created_is_patched(api: ReadingsApi, client: ReadingClient) -> None:
-    """Two probes begin on a new node at once."""
     api.refuses(404)
     api.refuses(409, "already exists")
     client.write("health", PART)
@@ -190,7 +189,6 @@ def test_a_huge_answer_is_not_read_to_its_end(api: ReadingsApi, client: ReadingC
 
 
 def test_an_api_server_that_is_not_there_is_told_with_its_address(api: ReadingsApi) -> None:
-    """A network policy that blocks the way looks like this."""
     port = reserve_port()
     nowhere = Server(host="127.0.0.1", port=port, folder=api.server.folder)
     why = refused(ReadingClient(nowhere))

@@ -93,13 +93,11 @@ class ToyKind(ProbeKind):
         answers = {RULE.code: Answer.BAD if findings else Answer.GOOD}
         verdict = Verdict.FAIL if findings else Verdict.PASS
         reading = Reading(verdict=verdict, summary="a toy", findings=findings, history="played with")
-        numbers = context.policy.spec.hysteresis
+        numbers, judged = context.policy.spec.hysteresis, Judgement(findings, answers)
         return replace(
             status,
             probes=status.with_probe(probe_status.read(context, TOY, ended, reading)),
-            gates=gates.after_run(
-                status.gates, Judgement(findings, answers), policy=numbers, now=context.now, probe=TOY
-            ),
+            gates=gates.after_run(status.gates, judged, policy=numbers, now=context.now, probe=TOY),
         )
 
 

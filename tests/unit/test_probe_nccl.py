@@ -206,9 +206,8 @@ def test_a_node_is_validated_by_an_nccl_run_where_the_policy_says_so() -> None:
     healthy = fresh.healthy(at=NOW + 900, policy=policy)
     assert [taint.key for taint in healthy.status.desired.taints] == [names.TAINT_UNVALIDATED]
     assert healthy.measured(FAST, policy=policy).status.desired.taints == []
-    single = fresh.healthy(
-        NODE.offering(1), result=made.machine(made.h100(1).gpus, [[0]]), at=NOW + 900, policy=policy
-    )
+    alone = made.machine(made.h100(1).gpus, [[0]])
+    single = fresh.healthy(NODE.offering(1), result=alone, at=NOW + 900, policy=policy)
     assert single.status.desired.taints == []
 
 
@@ -318,17 +317,12 @@ def test_another_image_is_pulled_at_once_however_often_the_one_before_failed() -
     assert not image_is_there(report.context(node=BOOTED, nccl_image=IMAGE))
 
 
-@pytest.mark.parametrize(
-    "spec", [{"podTemplate": {"ncclImage": "nccl:2"}}, {"probes": {"nccl": {"enabled": False}}}]
-)
+@pytest.mark.parametrize("spec", [{"podTemplate": {"ncclImage": "nccl:2"}}, OFF])
 def test_a_pull_of_an_image_that_nobody_wants_any_more_ends(spec: dict[str, Any]) -> None:
     report = nccl_node().healthy(BOOTED, at=NOW + 60)
-    pod = replace(make_pod(NODE, probe=names.PROBE_PULL, number=2), image=IMAGE).pending(
-        "ImagePullBackOff", placed=True
-    )
-    known = make_snapshot(
-        node=NODE, report=report, pods=(pod,), now=NOW + 70, granted=frozenset(), defaults=INSTALLED
-    )
+    pod = replace(make_pod(NODE, probe=PULL, number=2), image=IMAGE).pending("ImagePullBackOff", placed=True)
+    how: dict[str, Any] = {"now": NOW + 70, "granted": frozenset(), "defaults": INSTALLED}
+    known = make_snapshot(node=NODE, report=report, pods=(pod,), **how)
     ended = next_step(replace(known, policy=make_policy().of(spec)))
     assert isinstance(ended, PatchNode)
     last = ended.judged.status.probe[PULL].last_run
@@ -435,7 +429,6 @@ def test_health_goes_first_and_one_pod_runs_at_a_time() -> None:
 
 
 def test_a_pod_of_a_probe_that_nobody_knows_is_tidied() -> None:
-    """A version that was newer made it: it is neither judged nor waited for."""
     pod = replace(make_pod(NODE), probe="watch", number=7).running()
     assert next_step(situation(nccl_node(), pods=(pod,))) == steps.DeletePod(pod, None)
 

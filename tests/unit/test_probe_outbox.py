@@ -128,7 +128,6 @@ def test_after_a_refusal_the_newest_reading_is_tried(outbox: Stepped) -> None:
 
 
 def test_a_newer_reading_ends_no_pause(outbox: Stepped) -> None:
-    """A node on which everything flaps asks a troubled API server no more often than a calm one."""
     outbox.api.answers = [Refused("no answer", retry_after=30.0)]
     outbox.put(part(1))
     outbox.tries(1)

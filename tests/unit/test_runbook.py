@@ -89,7 +89,6 @@ def test_values_say_what_both_kinds_of_health_pods_request(page: str) -> None:
 
 
 def test_pages_say_how_often_a_calm_node_reports() -> None:
-    """The container's own default and the policy's are the same."""
     [usual] = [one[1] for one in NUMBERS if one[0] == "interval"]
     assert f"`probes.health.watch.interval` ({usual / 3600:g} hours)" in text_of("docs/watch-mode.md")
 

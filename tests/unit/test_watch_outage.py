@@ -135,7 +135,6 @@ def test_an_hour_without_the_api_server_ends_like_a_calm_one() -> None:
 
 @pytest.mark.parametrize("outage", [False, True], ids=["calm", "an hour without the API server"])
 def test_no_xid_is_lost_and_none_counts_twice(outage: bool) -> None:
-    """One that was judged before is none of the later reports that repeat it."""
     result = lived(outage=outage)
     tainted = {name: len(times) for name, times in result.tainted.items()}
     assert tainted == {"fatal": 1, "counted": 1, "too-few": 0, "known": 1}

@@ -84,7 +84,6 @@ def test_a_calm_hour() -> None:
     ids=["a fault, and its end", "in the middle of confirmations"],
 )
 def test_every_change_is_confirmed_alike(changes: tuple[int, int], times: list[int]) -> None:
-    """It is read at once, and what it changed from is not confirmed any more."""
     node, start = Watching(), 0
     for level, at in zip((1, 0), changes, strict=True):
         node.run(start=start, end=at)
@@ -95,7 +94,6 @@ def test_every_change_is_confirmed_alike(changes: tuple[int, int], times: list[i
 
 
 def test_changes_that_come_within_a_second_are_one_reading() -> None:
-    """A GPU that is lost changes one value after the other."""
     node = Watching()
     node.run(start=0, end=1000)
     for number in range(3):
@@ -137,7 +135,6 @@ def test_a_flapping_quantity_is_braked() -> None:
 
 
 def test_a_braked_change_is_not_confirmed_faster_than_the_brake_allows() -> None:
-    """Once it stands, what is left is confirmed a minute and more apart."""
     node = Watching()
     for second in range(10 * BRAKE_CHANGES):
         if second % 5 == 0:
@@ -154,7 +151,6 @@ def test_a_braked_change_is_not_confirmed_faster_than_the_brake_allows() -> None
 @pytest.mark.parametrize("quantities", [1, 8])
 @pytest.mark.parametrize("second", [1, 7, 300, 1800])
 def test_what_flaps_brings_no_more_than_a_reading_a_minute(second: int, quantities: int, xids: bool) -> None:
-    """Each reading costs the operator a judgement."""
     uneven = [second * share for share in (0.3, 1.9, 0.6, 1.2, 0.2, 1.8)]
     node, times, names = Watching(), accumulate(cycle(uneven)), cycle(range(quantities))
     node.values = {f"temperature GPU-{n}": (0, "") for n in range(quantities)}
@@ -171,9 +167,8 @@ def test_what_flaps_brings_no_more_than_a_reading_a_minute(second: int, quantiti
                 node.hear(gpu, 31, now=now)
         else:
             flipped = {f"temperature GPU-{n}" for n in changed}
-            node.values = {
-                n: (1 - int(v or 0) if n in flipped else v, "") for n, (v, _) in node.values.items()
-            }
+            for name in flipped:
+                node.values[name] = (1 - int(node.values[name][0] or 0), "")
             note(node.state, sorted(flipped), now=now)
         node.look(float(now))
     unbraked = BRAKE_TOGETHER + quantities + len(CONFIRM)
@@ -344,9 +339,8 @@ def test_a_field_that_is_no_whole_number_is_unreadable() -> None:
 
     reader = Reader(**UNREAD, values={})
     nvml = Fields(watch=UNUSED, pause=UNUSED)
-    gpu = Watched(
-        nvml=nvml, device=Device(0, None), peers=[], limits=GpuBuilder(0), links=[], link_fields=False
-    )
+    known: Any = {"device": Device(0, None), "peers": [], "links": [], "link_fields": False}
+    gpu = Watched(nvml=nvml, limits=GpuBuilder(0), **known)
     reader._nvml = nvml
     reader._read_fields(gpu, [signal for signal in SIGNALS if signal.name == "recovery action"])
     assert reader.values["recovery action GPU-0"] == Value(None, "not a whole number")

@@ -104,9 +104,7 @@ def test_published_numbers_are_reproduced_and_the_document_has_them() -> None:
     text = (Path(__file__).parents[2] / "docs" / "placement.md").read_text()
     for row in rows():
         assert f"| {' | '.join(row)} |" in text, row
-    large = [
-        estimators.zero3(737.67e6, largest_layer=32.9e6, gpus=4, offload=moved).gpu >> 20 for moved in Offload
-    ]
+    large = [estimators.zero3(737.67e6, largest_layer=32.9e6, gpus=4, offload=of).gpu >> 20 for of in Offload]
     assert large == [3291, 477, 125]
 
 
@@ -318,9 +316,8 @@ def test_the_manifest_asks_for_what_the_way_needs(cluster: Cluster) -> None:
     fleet(cluster)
     [made] = yaml.safe_load_all(zero("--model", "30B", "--manifest", "--way", "cpu").output)
     pod = made["spec"]["template"]["spec"]
-    [term] = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
-        "nodeSelectorTerms"
-    ]
+    required = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    [term] = required["nodeSelectorTerms"]
     wanted = {each["key"]: (each["operator"], each["values"]) for each in term["matchExpressions"]}
     assert wanted["nodegauge.dev/h2d-gbps"] == ("Gt", ["22"])
     need = ways(30e9)[Way.CPU].host_bytes / 8 / GIB
