@@ -49,14 +49,6 @@ def made(**resources: Any) -> Tree:
     )
 
 
-def with_chassis(tree: Tree, name: str, **body: Any) -> Tree:
-    """The tree with one more chassis."""
-    path = f"{ROOT}/Chassis/{name}"
-    tree.recorded[f"{ROOT}/Chassis"]["Members"].append({"@odata.id": path})
-    tree.recorded[path] = {"@odata.id": path, "Id": name, **body}
-    return tree
-
-
 async def reading_of(tree: Tree) -> ChassisReading:
     got: Outcome = await outcome(tree)
     assert got.reading is not None, got.error
@@ -93,10 +85,11 @@ async def test_the_load_is_what_the_machine_s_own_meter_says(tree: Tree, watts: 
     "body", [{"ChassisType": "Module"}, {"ChassisType": "Card", "Name": "GPU 0"}, {"Name": "HGX_GPU_0"}]
 )
 async def test_a_part_s_meter_is_not_the_machine_s(body: dict[str, Any]) -> None:
-    tree = with_chassis(
-        made(), "HGX_GPU_0", EnvironmentMetrics={"@odata.id": f"{ROOT}/Chassis/HGX_GPU_0/E"}, **body
-    )
-    tree.recorded[f"{ROOT}/Chassis/HGX_GPU_0/E"] = {"PowerWatts": {"Reading": 85}}
+    tree, path = made(), f"{ROOT}/Chassis/HGX_GPU_0"
+    tree.recorded[f"{ROOT}/Chassis"]["Members"].append({"@odata.id": path})
+    metrics = {"EnvironmentMetrics": {"@odata.id": f"{path}/E"}}
+    tree.recorded[path] = {"@odata.id": path, "Id": "HGX_GPU_0", **metrics, **body}
+    tree.recorded[f"{path}/E"] = {"PowerWatts": {"Reading": 85}}
     assert judge_chassis(await reading_of(tree)).load_watts == 400
 
 

@@ -308,17 +308,14 @@ def test_without_the_right_to_see_other_namespaces_a_name_is_required(dirty: Dir
     assert dirty.left() == CLEAN
 
 
-def invoke(dirty: DirtyCluster, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+def test_the_command_lists_what_remains(dirty: DirtyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    dirty.refuse = failing(1, f"DELETE {REPORTS}/node-1", lambda: Refused("held", status=403))
+
     async def connect(**_: Any) -> DirtyCluster:
         return dirty
 
     monkeypatch.setattr(command, "connect", connect)
-    return CliRunner().invoke(command.cleanup, list(arguments))
-
-
-def test_the_command_lists_what_remains(dirty: DirtyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    dirty.refuse = failing(1, f"DELETE {REPORTS}/node-1", lambda: Refused("held", status=403))
-    outcome = invoke(dirty, monkeypatch)
+    outcome = CliRunner().invoke(command.cleanup, [])
     assert outcome.exit_code == 1
     assert "some objects remain" in outcome.output
     assert "report node-1: held" in outcome.output

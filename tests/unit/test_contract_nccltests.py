@@ -8,7 +8,7 @@ import pytest
 from nodegauge_contract import ArmOutcome, Collective, NcclResult, Unavailable
 from nodegauge_contract.nccl_tests import log as nccl_log
 from nodegauge_contract.nccl_tests.captures import MAX_CHARS, captures, looks_like
-from nodegauge_contract.nccl_tests.document import Run, result, runs
+from nodegauge_contract.nccl_tests.document import result, runs
 from nodegauge_contract.nccl_tests.log import Log, NcclTestsError
 from nodegauge_contract.nccl_tests.table import Row
 from nodegauge_judge.nccl.measurement import busbw_gbps
@@ -194,15 +194,6 @@ def test_the_rows_tell_sendrecv_from_all_reduce() -> None:
     assert result(devices(*range(8)) + table(8)).nccl.arms[0].cells[0].collective == "all_reduce"
 
 
-def brief(text: str) -> list[tuple[str, str, int]]:
-    """Collective, hosts and cells of each run."""
-    return [(run.collective, "+".join(run.hosts), cells_of(run)) for run in runs(text)]
-
-
-def cells_of(run: Run) -> int:
-    return len(run.result.nccl.arms[0].cells)
-
-
 REDUCED, GATHERED = log(ROW), log(TOTAL)
 OTHER = REDUCED.replace(" box ", " other ")
 BOTH = [("all_reduce", "box", 1), ("all_reduce", "other", 1)]
@@ -230,7 +221,10 @@ BOTH = [("all_reduce", "box", 1), ("all_reduce", "other", 1)]
     ids=["in-turn", "hosts", "no-list", "titles", "mpirun", "pdsh", "times", "third-rank", "srun"],
 )
 def test_a_log_is_a_list_of_runs(text: str, expected: list[tuple[str, str, int]]) -> None:
-    assert brief(text) == expected
+    seen = runs(text)
+    assert [
+        (run.collective, "+".join(run.hosts), len(run.result.nccl.arms[0].cells)) for run in seen
+    ] == expected
 
 
 def test_a_failure_belongs_to_the_run_before_it_and_a_command_to_the_run_below() -> None:

@@ -315,13 +315,11 @@ def test_an_unreadable_list_of_ports_drops_the_history(ports: str) -> None:
     assert History.decode(json.dumps({"boot": "b", "ports": ports})) is None
 
 
-def test_ports_survive_a_report() -> None:
+def test_ports_survive_a_report_and_a_new_version() -> None:
     ports = {"mlx5_0/1": PortHistory(7, 25), "mlx 5/2": PortHistory(None, 0), "a,b/1": PortHistory(1, 1)}
     kept = History.decode(History(boot="b", ports=ports).encode())
     assert kept.ports == {"mlx5_0/1": PortHistory(7, 25), "mlx 5/2": PortHistory(None, 0)}
-
-
-def test_ports_written_by_an_earlier_version_are_read() -> None:
+    # as earlier versions wrote them
     assert PortHistory.unpacked("7.25") == PortHistory(7, 2 * 64 + 5)
     assert PortHistory.unpacked("7.25.3").downs == 3
     with pytest.raises(ValueError, match="more than a port has"):

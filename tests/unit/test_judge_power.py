@@ -249,9 +249,6 @@ def test_slot_and_cables_carry_so_much(sockets: list[Any], carried: int) -> None
 )
 def test_a_raisable_limit_informs(limit: float | None, most: float | None, expected: list[str]) -> None:
     assert of_power(wired(limited(limit, most=most), gpus=[{"gpu": "*", "sockets": [EIGHT]}])) == expected
-
-
-def test_a_limit_that_cannot_go_low_enough_is_said() -> None:
     (finding,) = wired(limited(300, least=250), gpus=[{"gpu": "*", "sockets": [EIGHT]}]).findings
     assert "no limit below 250 W" in finding.message
 

@@ -313,14 +313,11 @@ ABSOLUTE = Temperature(slowdown=89, memory_max=95, gpu_max=85)
 DISTANCES = Temperature(slowdown=NO, margin=49, tlimit_slowdown=-2, tlimit_gpu_max=0)
 
 
-def test_the_stop_is_below_the_vendor_s_slowdown() -> None:
+def test_the_stop_is_below_the_vendor_s_slowdown_and_there_without_one() -> None:
     assert stop_of(ABSOLUTE, below=3) == Stop(celsius=86, margin=NOT_READ, memory_celsius=92)
     assert (stop_of(DISTANCES, below=3).celsius, stop_of(DISTANCES, below=3).margin) == (NO, 1)
     both = stop_of(replace(DISTANCES, slowdown=89), below=10)
     assert (both.celsius, both.margin) == (79, 8)
-
-
-def test_without_the_vendor_s_limits_there_is_a_stop_all_the_same() -> None:
     assert stop_of(Temperature(), below=3).celsius == UNKNOWN_STOP_C
     used_up = stop_of(Temperature(margin=0, tlimit_slowdown=-2), below=3)
     assert used_up.celsius == UNKNOWN_STOP_C

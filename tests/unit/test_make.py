@@ -7,7 +7,6 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -79,20 +78,13 @@ def test_a_missing_compiler_is_named(checkout: Path) -> None:
     assert "apt-get install gcc" in done.stderr
 
 
-STEPS = Path(__file__).resolve().parents[2] / ".ci" / "steps.py"
-
-
 @pytest.fixture
 def steps() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ci_steps", STEPS)
+    spec = importlib.util.spec_from_file_location("ci_steps", ROOT / ".ci" / "steps.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules["ci_steps"] = module
     spec.loader.exec_module(module)
     return module
-
-
-def lanes(*commands: Mapping[str, str]) -> list[dict[str, Sequence[str]]]:
-    return [{name: ["sh", "-c", command] for name, command in lane.items()} for lane in commands]
 
 
 def test_a_failed_step_stops_no_other_and_is_shown_last(
@@ -100,7 +92,8 @@ def test_a_failed_step_stops_no_other_and_is_shown_last(
 ) -> None:
     """Its exit code is that of the run; the table has every step with its last line."""
     first, second = {"bad": "echo broken; exit 3", "next": "echo fine"}, {"other": "echo whole"}
-    monkeypatch.setattr(steps, "LANES", lanes(first, second))
+    lanes = [{name: ["sh", "-c", command] for name, command in lane.items()} for lane in (first, second)]
+    monkeypatch.setattr(steps, "LANES", lanes)
     assert steps.Run([], tmp_path).everything() == 3
     output = capsys.readouterr().out
     failed, table = output.index("bad failed; it printed:\nbroken"), output.index("steps, their seconds")

@@ -60,17 +60,18 @@ def test_what_decisions_look_at_wakes(cache: Cache, field: str) -> None:
     assert cache.put_node(replace(make_node(version=11), **{field: CHANGES[field]}))
 
 
-@pytest.mark.parametrize("key", [*names.NODE_TAINTS, *names.TAINTS_OF_NODES_BEING_REMOVED])
-def test_a_taint_of_ours_or_of_a_removal_wakes(cache: Cache, key: str) -> None:
-    cache.put_node(make_node(version=10))
-    assert cache.put_node(make_node(version=11).tainted(key))
-
-
-@pytest.mark.parametrize("taints", [(), ("node.kubernetes.io/unschedulable",)])
-def test_a_heartbeat_and_a_foreign_taint_wake_nobody_but_stay(cache: Cache, taints: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("taints", "wakes"),
+    [
+        *(((key,), True) for key in (*names.NODE_TAINTS, *names.TAINTS_OF_NODES_BEING_REMOVED)),
+        *(((), False), (("node.kubernetes.io/unschedulable",), False)),
+    ],
+)
+def test_a_taint_of_ours_or_of_a_removal_wakes(cache: Cache, taints: tuple[str, ...], wakes: bool) -> None:
+    """A heartbeat and a foreign taint do not, and are kept."""
     cache.put_node(make_node(version=10))
     seen = make_node(version=11).tainted(*taints)
-    assert not cache.put_node(seen)
+    assert cache.put_node(seen) is wakes
     assert cache.nodes["node-1"] == seen
 
 

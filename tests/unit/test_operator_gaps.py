@@ -291,12 +291,9 @@ def test_a_node_that_was_cordoned_just_now_gets_no_health_run(taint_at: float | 
     assert not runs(operator)
     operator.cluster.pass_time(1)
     assert runs(operator)
-
-
-def test_a_cordon_of_long_ago_stops_no_run_after_a_restart() -> None:
-    operator = cordoned(taint_at=NOW + INTERVAL - DRAIN_SECONDS)
-    operator.restart()
-    assert runs(operator)
+    long_ago = cordoned(taint_at=NOW + INTERVAL - DRAIN_SECONDS)
+    long_ago.restart()
+    assert runs(long_ago)
 
 
 @pytest.mark.parametrize(

@@ -20,16 +20,11 @@ def probe(operator: Operator, node: str, name: str = names.PROBE_NCCL) -> Body:
     return next((p for p in probes if p["name"] == name), {})
 
 
-def holder(operator: Operator, name: str = names.PROBE_NCCL) -> Body | None:
-    """The pod of such a run, where there is one."""
-    pods = operator.cluster.objects[PODS].values()
-    return next((p for p in pods if p["metadata"]["labels"][names.POD_PROBE] == name), None)
-
-
 async def until_held(operator: Operator) -> Body:
     """Wait for a benchmark's pod; it is placed on its node."""
-    while (pod := holder(operator)) is None:
+    while not (pods := [pod for pod in operator.cluster.pods() if "-nccl-" in pod["metadata"]["name"]]):
         await operator.after(0.1)
+    [pod] = pods
     await operator.after(0.1)
     operator.cluster.schedule(pod)
     await operator.after(0.1)

@@ -97,6 +97,8 @@ def test_nothing_that_is_known_is_fetched_again() -> None:
     assert fleet.operator.cache.nodes.keys() == set(fleet.nodes)
     assert [fleet.read(name) for name in fleet.nodes] == [(1, False)] * 3
     assert fleet.woken == []
+    fleet.cluster.backup()(0)
+    assert fleet.list_again() == [], "a backup that lacks nothing is no restore"
 
 
 LABELLED = {"metadata": {"labels": {"a": "b"}}}
@@ -139,12 +141,6 @@ def test_a_restored_etcd_is_seen(collection: str, bumped: int) -> None:
     restore(bumped)
     with pytest.raises(Restored):
         fleet.list_again()
-
-
-def test_a_backup_that_lacks_nothing_is_no_restore() -> None:
-    fleet = Fleet()
-    fleet.cluster.backup()(0)
-    assert fleet.list_again() == []
 
 
 @pytest.mark.parametrize("path", [POLICIES, REPORTS])

@@ -161,13 +161,6 @@ def test_a_pod_that_left_no_reading_has_it_read_again_once() -> None:
     assert next_kind(**known, pods=(ended,)) == "PatchReport"
 
 
-def test_the_reading_of_a_node_that_is_gone_is_deleted() -> None:
-    """Nobody owns it: the probes may not read the node's object, and so not name it as its owner."""
-    reading = reading_of([make_pod(NODE).running().with_result(made.titan())])
-    assert next_step(make_snapshot(node=None, reading=reading)) == steps.DeleteReading("node-1", reading.uid)
-    assert next_kind(node=None) == "nothing"
-
-
 def test_a_taint_that_somebody_reserved_needs_a_run() -> None:
     """Who can write reports can write one for a node that was never read; a slot alone does not make it."""
     lost = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetHandleByIndex", message="gone")
@@ -199,10 +192,12 @@ def test_no_policy_takes_everything_of_ours_off_in_order() -> None:
     assert next_kind(node=node, policy=None) == "nothing"
 
 
-def test_a_node_that_is_gone_leaves_no_pod() -> None:
-    """Its report goes with it by garbage collection."""
+def test_a_node_that_is_gone_leaves_no_pod_and_no_reading() -> None:
+    """Its report goes by garbage collection; probes may not read the node, and so not name it as an owner."""
     pod = make_pod(NODE).running()
     assert next_step(make_snapshot(node=None, pods=(pod,))) == steps.DeletePod(pod, None)
+    reading = reading_of([pod.with_result(made.titan())])
+    assert next_step(make_snapshot(node=None, reading=reading)) == steps.DeleteReading("node-1", reading.uid)
     assert next_kind(node=None, report=make_report()) == "nothing"
 
 

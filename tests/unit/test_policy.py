@@ -13,7 +13,6 @@ from nodegauge_operator.api.selector import Selector, match_expressions
 from nodegauge_operator.core.budget import concurrent_probes, retry_slots
 from support.api_server import NODES, POLICIES
 from support.chart import CHART
-from support.cluster import FakeCluster
 from support.objects import make_policy
 from support.properties import tried
 from support.virtual_operator import VirtualTimeOperator, on_virtual_time
@@ -244,7 +243,7 @@ async def test_of_two_policies_that_would_pass_a_node_to_and_fro_neither_gets_it
     assert not any(changes)
     labels = operator.cluster.objects[NODES]["node-0"]["metadata"]["labels"]
     assert "nodegauge.dev/interconnect" in labels
-    ready = _ready(operator.cluster, "default")
+    ready = operator.cluster.condition("Ready")
     assert (ready["status"], ready["reason"]) == ("False", "Invalid")
     assert ready["message"].startswith(f"{KEY}: policy fast selects nodes by the label fabric")
     assert "write another key" in ready["message"]
@@ -254,12 +253,6 @@ async def test_of_two_policies_that_would_pass_a_node_to_and_fro_neither_gets_it
     operator.cluster.add_policy("slow", nodeSelector={"matchLabels": {"fabric": "pcie"}}, labels=none)
     await operator.after(3600)
     assert "fabric" not in operator.cluster.objects[NODES]["node-0"]["metadata"]["labels"]
-
-
-def _ready(cluster: FakeCluster, name: str) -> dict[str, Any]:
-    status = cluster.objects[POLICIES][name]["status"]
-    (condition,) = [c for c in status["conditions"] if c["type"] == "Ready"]
-    return dict(condition)
 
 
 @pytest.mark.parametrize("key", ["interconnect", "example.com/nvidia.com", "mynvidia.com/link", ""])

@@ -166,13 +166,10 @@ SOURCE = Path(names.__file__).parent
 OTHERS = EVERY.keys() - {names.PROBE_HEALTH}
 
 
-def test_every_probe_has_a_kind_and_health_comes_first() -> None:
+def test_every_probe_has_a_kind_and_every_kind_one_pool() -> None:
     assert tuple(KINDS) == names.PROBES
     assert all(kind.name == name for name, kind in KINDS.items())
     assert [pool.name for pool in pools()] == [names.PROBE_HEALTH, names.PROBE_NCCL]
-
-
-def test_every_kind_counts_against_one_pool() -> None:
     assert [kinds_of(pool) for pool in pools()] == [
         (names.PROBE_HEALTH,),
         (names.PROBE_PULL, names.PROBE_NCCL, names.PROBE_LOAD),

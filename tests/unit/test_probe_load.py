@@ -154,23 +154,20 @@ def test_a_load_pod_holds_every_gpu_and_yields_to_everybody() -> None:
     assert keys == set(names.NODE_TAINTS)
 
 
-def test_the_policy_says_how_hard_and_how_long() -> None:
-    settings = {"enabled": True, "duration": "5m", "deadline": "20m", "stopBelow": 8}
-    made_pod = pod(policy=make_policy().of({"probes": {"load": settings}}))
-    assert made_pod["spec"]["containers"][0]["args"] == ["--seconds=300", "--deadline=1080", "--stop-below=8"]
-    assert made_pod["spec"]["activeDeadlineSeconds"] == 1200
-
-
-def test_arguments_are_what_the_probe_takes() -> None:
-    for settings in ({}, {"duration": "5m"}):
-        policy = make_policy().of({"probes": {"load": {"enabled": True} | settings}})
-        (container,) = pod(policy=policy)["spec"]["containers"]
-        env = {entry["name"]: entry["value"] for entry in container["env"]}
-        arguments = [container["command"][3], *container["args"]]
-        parsed = parse(arguments, env, probes=[LOAD], engines=["nccl4py"])
-        assert parsed.seconds == seconds(policy.spec.probes.load.duration)
-        assert parsed.stop_below == policy.spec.probes.load.stop_below
-        assert parsed.deadline > 1.5 * parsed.seconds
+@pytest.mark.parametrize(
+    ("settings", "active"), [({}, 600), ({"duration": "5m", "deadline": "20m", "stopBelow": 8}, 1200)]
+)
+def test_the_policy_says_how_hard_and_how_long(settings: dict[str, Any], active: int) -> None:
+    policy = make_policy().of({"probes": {"load": {"enabled": True} | settings}})
+    spec = pod(policy=policy)["spec"]
+    (container,) = spec["containers"]
+    env = {entry["name"]: entry["value"] for entry in container["env"]}
+    arguments = [container["command"][3], *container["args"]]
+    parsed = parse(arguments, env, probes=[LOAD], engines=["nccl4py"])
+    load = policy.spec.probes.load
+    assert (parsed.seconds, parsed.stop_below) == (seconds(load.duration), load.stop_below)
+    assert (parsed.deadline, spec["activeDeadlineSeconds"]) == (0.9 * active, active)
+    assert parsed.deadline > 1.5 * parsed.seconds
 
 
 @pytest.mark.parametrize("node", [NODE.cordoned(), NODE.bearing(UPGRADE)])

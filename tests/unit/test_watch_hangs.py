@@ -90,15 +90,13 @@ def test_a_call_that_hangs_is_told_and_its_gpu_alone_is_left_out(node: Node) -> 
     assert (set(node.resident.skip.gpus), node.resident.skip.problem) == ({1, 3}, None)
 
 
-def test_a_call_about_no_gpu_that_hangs_leaves_the_driver_alone(node: Node) -> None:
-    node.hang("")
-    assert node.resident.skip.problem is not None
-
-
-def test_a_driver_that_hangs_for_every_gpu_is_left_alone(node: Node) -> None:
-    for gpu in range(MOST_HANGING):
+@pytest.mark.parametrize("subjects", [[""], [f"GPU {gpu}" for gpu in range(MOST_HANGING)]])
+def test_a_driver_that_hangs_for_no_gpu_or_for_every_one_is_left_alone(
+    node: Node, subjects: list[str]
+) -> None:
+    for subject in subjects:
         assert node.resident.skip.problem is None
-        node.hang(f"GPU {gpu}")
+        node.hang(subject)
     assert node.resident.skip.problem is not None
 
 
@@ -273,9 +271,5 @@ def test_xids_that_nobody_was_told_of_are_counted() -> None:
     for now in (101, 102):
         assert reported(state, now=now, written=False).watch.lost == lost
     assert reported(state, now=103).watch.lost == 0
-
-
-def test_more_kinds_than_one_report_holds_are_counted() -> None:
-    state = State(boot_id="b")
     kinds = [came(10, code=n + 1) for n in range(xids.MOST_NEW + 3)]
-    assert reported(state, *kinds, now=11).watch.lost == 3
+    assert reported(State(boot_id="b"), *kinds, now=11).watch.lost == 3, "before any report"

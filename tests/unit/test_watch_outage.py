@@ -38,6 +38,7 @@ STORIES: dict[str, Story] = {
     "stands throughout": [(BROKEN, "nvlink")],
     **{f"calm, {n}": [] for n in range(8)},
 }
+FAULTS = [(at, f"node-{n}", fault) for n, story in enumerate(STORIES.values()) for at, fault in story]
 CALM = [f"node-{n}" for n, story in enumerate(STORIES.values()) if not story]
 XIDS: dict[str, list[tuple[float, int]]] = {
     "fatal": [(AWAY + 5 * MINUTE, FATAL), (AWAY + 15 * MINUTE, PROGRAM), (AWAY + 30 * MINUTE, PROGRAM)],
@@ -86,7 +87,9 @@ def lived(*, outage: bool) -> Lived:
         for name, times in XIDS.items():
             for at, code in times:
                 operator.loop.call_at(at, fleet.containers[name].xid, 1, code)
-        for at, name, fault in moments(outage=outage):
+        for at, name, fault in sorted(
+            [*FAULTS, *([(AWAY, "", "away"), (BACK, "", "back")] if outage else [])]
+        ):
             await operator.after(max(0.0, at - operator.loop.time()))
             if name:
                 fleet.fault(name, fault)
@@ -109,12 +112,6 @@ def lived(*, outage: bool) -> Lived:
         if name in XIDS:
             (result.tainted if "unhealthy=xid" in taints else result.lifted)[name].append(at)
     return result
-
-
-def moments(*, outage: bool) -> list[tuple[float, str, str]]:
-    """When what happens, on which node; without a node: to the API server."""
-    faults = [(at, f"node-{n}", fault) for n, story in enumerate(STORIES.values()) for at, fault in story]
-    return sorted([*faults, *([(AWAY, "", "away"), (BACK, "", "back")] if outage else [])])
 
 
 def marks(node: Body) -> dict[str, str]:

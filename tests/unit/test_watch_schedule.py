@@ -197,16 +197,12 @@ def test_the_brake_is_said_once_and_let_go_of() -> None:
     assert not is_braked(state, HEAT, now=2 * BRAKE_CHANGES + BRAKE_WITHIN_S)
 
 
-def test_changes_that_are_old_are_forgotten() -> None:
+def test_old_changes_are_forgotten_and_a_new_quantity_is_none() -> None:
     """The file would grow with each Xid that ever came, and be too long to be read."""
     state = State(boot_id="boot")
     for code in range(1000):
         note(state, [xid_name(0, code)], now=10.0 * code)
     assert len(state.changes) <= BRAKE_WITHIN_S / 10 + 1
-
-
-def test_a_quantity_that_is_new_is_no_change() -> None:
-    """The host's values may come after the first report."""
     state = State(boot_id="boot", values={"GPUs": (8, "8")})
     assert different({"GPUs": (8, "8"), "port a/1": ("ACTIVE", "ACTIVE")}, state) == []
 
@@ -255,28 +251,21 @@ def test_a_temperature_has_classes_with_hysteresis() -> None:
     assert seen == [COOL, WARM, WARM, WARM, COOL, HOT, HOT, WARM]
 
 
-def test_a_vendors_limit_decides() -> None:
+def test_a_vendors_limit_decides_unless_it_is_zero() -> None:
+    """Drivers answer 0 where they have no limit."""
     assert levels("temperature", 74, 75, 80, gpu_max=80) == [COOL, WARM, HOT]
     assert levels("memory temperature", 84, 90, 95, memory_max=95) == [COOL, WARM, HOT]
     assert levels("margin", 20, 5, 0, tlimit_gpu_max=0) == [COOL, WARM, HOT]
-
-
-def test_a_limit_of_zero_is_none() -> None:
-    """Drivers answer 0 where they have no limit."""
     assert levels("temperature", 60, gpu_max=0) == [COOL]
 
 
 def test_a_bit_counts_from_its_second_reading_on() -> None:
-    """It stays for ten seconds after the last one; bits that no rule looks at never count."""
+    """It stays for ten seconds after the last one, also over a restart; bits of no rule never count."""
     masks = [IDLE, HW_SLOWDOWN, IDLE, BRAKE, BRAKE | IDLE, *[IDLE] * 12]
     seen = levels("throttle reasons", *masks)
     assert seen[:5] == [0, 0, 0, 0, BRAKE]
     assert seen[5:13] == [BRAKE] * 8
     assert seen[-1] == 0
-
-
-def test_a_bit_that_was_reported_stays_over_a_restart() -> None:
-    """Until ten seconds without it have passed in this life."""
     known = {"throttle reasons GPU-0": Value(BRAKE, "power brake")}
     seen = levels("throttle reasons", *[IDLE] * 12, known=known)
     assert (seen[0], seen[-1]) == (BRAKE, 0)
