@@ -12,18 +12,7 @@ from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from support.nccl_nodes import BUSY, FAST, IMAGE, NODE, WRONG, NcclNode, nccl_node
 from support.objects import BUSY as FULL
-from support.objects import (
-    INTERVAL,
-    LOST,
-    NOW,
-    STALE,
-    APolicy,
-    AReport,
-    make_node,
-    make_policy,
-    make_report,
-    read,
-)
+from support.objects import INTERVAL, LOST, NOW, STALE, AReport, make_node, make_policy, make_report, read
 
 EVIDENCE = "nodegauge.dev/interconnect-evidence"
 BUSBW = (
@@ -131,7 +120,7 @@ SHORTER: dict[str, dict[str, Any]] = {
 """Edits of a policy of three intervals of 12 hours."""
 
 
-def daily(**spec: Any) -> APolicy:
+def daily(**spec: Any) -> Any:
     return make_policy().of({"probes": {"health": {"interval": "12h"}}} | spec)
 
 
@@ -139,7 +128,7 @@ def keys_of(report: AReport) -> set[str]:
     return set(report.status.desired.labels)
 
 
-def titan(policy: APolicy) -> AReport:
+def titan(policy: Any) -> AReport:
     return make_report().after(read(made.titan()), node=PLAIN, policy=policy)
 
 

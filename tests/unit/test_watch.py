@@ -13,17 +13,7 @@ from nodegauge_operator.api.selector import match_expressions
 from nodegauge_operator.core.probes.watch import daemon_set
 from nodegauge_operator.kube.errors import Forbidden
 from nodegauge_probes.settings import parse
-from support.api_server import (
-    ADMISSION,
-    BINDINGS,
-    DAEMONSETS,
-    NODES,
-    PODS,
-    POLICIES,
-    READINGS,
-    REPORTS,
-    Body,
-)
+from support.api_server import ADMISSION, BINDINGS, DAEMONSETS, NODES, PODS, POLICIES, READINGS, REPORTS, Body
 from support.judging import saying
 from support.objects import DEFAULTS, make_policy
 from support.virtual_time import drive
