@@ -3,8 +3,6 @@
 `make check` compares them with the types of operator and contract, field by field (`support.crds`).
 """
 
-from __future__ import annotations
-
 import re
 from itertools import product
 from pathlib import Path

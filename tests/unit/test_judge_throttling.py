@@ -1,7 +1,5 @@
 """Slowdown: how much of it, over which time and from which source, is a finding."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The status of policies: counts, conditions, written when they differ and not otherwise."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections import Counter
@@ -436,10 +434,8 @@ NO, READY = ("False", "ApplyRefused", "no"), ("True", "Active", "")
 def test_ready_follows_other_conditions(
     ready: State, watchers: State | None, pace: State | None, reason: str
 ) -> None:
-    """What is wrong with the policy itself goes first."""
     states = {policy_status.READY: ready, policy_status.WATCHERS_READY: watchers, policy_status.KEEP_UP: pace}
     followed = policy_status.following(states)
-    assert followed is not None
     assert followed[1] == reason
 
 
