@@ -11,7 +11,7 @@ from nodegauge_cli.ticket.fleet import fleet_of
 from nodegauge_cli.ticket.hardware import same
 from nodegauge_cli.ticket.logs import with_commands
 from nodegauge_cli.ticket.raw import Object
-from nodegauge_judge import Severity
+from nodegauge_judge import GpuIdentity, Severity
 from nodegauge_operator.api.history import Transition
 from nodegauge_operator.api.node_history import NodeHistory
 
@@ -76,10 +76,27 @@ def with_recorded(xids: list[Xid], history: NodeHistory | None) -> list[Xid]:
     """These Xids, and those of other numbers that the history records: a reading holds the last run alone."""
     record = history.record if history is not None else None
     known = {xid.code for xid in xids}
+    boards = {gpu.uuid: gpu for gpu in (record.gpus if record is not None else ())}
+    kept = [
+        (
+            xid,
+            next(
+                (gpu for uuid, gpu in boards.items() if xid.gpu and uuid.startswith(xid.gpu)), GpuIdentity()
+            ),
+        )
+        for xid in (record.xids if record is not None else ())
+        if xid.xid not in known
+    ]
     return xids + [
-        Xid(code=int(code), last=at, source="record")
-        for code, at in (record.xids if record is not None else {}).items()
-        if code.isdecimal() and int(code) not in known
+        Xid(
+            code=xid.xid,
+            gpu=gpu.index,
+            pci=gpu.pci,
+            count=xid.count or None,
+            last=xid.last_seen,
+            source="record",
+        )
+        for xid, gpu in kept
     ]
 
 
