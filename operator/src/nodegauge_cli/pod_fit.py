@@ -111,8 +111,9 @@ def barriers(wish: Wish, node: Candidate, *, short_keys: Collection[str]) -> lis
         if taint.effect in BLOCKING and taint.key != names.TAINT_OF_CORDON
         if not any(_tolerates(known, taint) for known in wish.tolerations)
     ]
-    by_term: list[list[Barrier]] = [list(_lacks(term, node, short_keys)) for term in wish.terms]
-    barriers_of_node += min(by_term, key=lambda lacking: len(lacking), default=[])
+    by_term = [list(_lacks(term, node, short_keys)) for term in wish.terms]
+    fewest: list[Barrier] = min(by_term, key=len, default=[])
+    barriers_of_node += fewest
     unschedulable = Taint(key=names.TAINT_OF_CORDON, effect="NoSchedule")
     if node.unschedulable and not any(_tolerates(known, unschedulable) for known in wish.tolerations):
         barriers_of_node.append(Barrier(kind=Kind.CORDON, text="cordoned"))
