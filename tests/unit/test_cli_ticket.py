@@ -24,7 +24,7 @@ from nodegauge_judge import CATALOGUE, GpuIdentity
 from nodegauge_judge.rule import filled
 from nodegauge_operator import names
 from nodegauge_operator.api.history import Transition
-from nodegauge_operator.api.node_history import HistoryStatus, NodeRecord, RecordedFault
+from nodegauge_operator.api.node_history import HistoryStatus, NodeRecord, RecordedFault, XidSeen
 from nodegauge_operator.api.report import BandwidthStatus, stamp
 from support.judge_command import FIXTURES
 from support.objects import NOW, AReport, make_node, make_report, read
@@ -128,7 +128,7 @@ GONE = body(
                     )
                 ],
                 transitions=[Transition(at=stamp(LATER), what="override", to="healthy by alice")],
-                xids={"79": stamp(NOW)},
+                xids=[XidSeen(xid=79, gpu="GPU-3", count=1, last_seen=stamp(NOW))],
             ),
         )
     ),
@@ -319,7 +319,7 @@ def test_the_history_tells_of_a_node_that_is_gone() -> None:
     assert (known["goneAt"], known["source"]) == (stamp(LATER), ["NodeHistory"])
     assert known["boards"][0]["serial"] == SERIAL
     assert known["boards"][0]["accused"]
-    assert [(xid["code"], xid["last"]) for xid in known["xids"]] == [(79, stamp(NOW))]
+    assert [(xid["code"], xid["gpu"], xid["last"]) for xid in known["xids"]] == [(79, 3, stamp(NOW))]
     changes = [(each["at"], each["what"], each["before"], each["after"]) for each in known["changes"]]
     assert changes == [("2027-01-15", "driver", "550.54.14", "550.54.15")]
     assert known["fleet"]["nodes"] == 1

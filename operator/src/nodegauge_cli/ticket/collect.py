@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodegauge_cli.judging import Criteria, judged, regraded
 from nodegauge_cli.reported import Reported, Unusable
@@ -20,12 +20,13 @@ from nodegauge_cli.ticket.facts import (
     cleaned,
 )
 from nodegauge_cli.ticket.fleet import fleet_of, peers_of
-from nodegauge_cli.ticket.hardware import boards_of, cuda_of, machine_of, nvswitch_of, same, xids_of
+from nodegauge_cli.ticket.hardware import boards_of, cuda_of, machine_of, nvswitch_of, xids_of
 from nodegauge_cli.ticket.logs import with_commands
+from nodegauge_cli.ticket.problems import for_a_vendor, gpus_of, problem_of
 from nodegauge_cli.ticket.raw import Object, mapping, word
 from nodegauge_cli.ticket.record import transitions_of, versions_of, with_recorded
 from nodegauge_contract import Result
-from nodegauge_judge import CATALOGUE, Answer, GpuIdentity, Judgement, Severity, Verdict
+from nodegauge_judge import CATALOGUE, Answer, Judgement, Verdict
 from nodegauge_judge.chassis.judge import judge_chassis
 from nodegauge_operator import names
 from nodegauge_operator.api.chassis import Chassis
@@ -34,10 +35,6 @@ from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, unstamp
 from nodegauge_operator.core import override
 from nodegauge_operator.core.faults import Fault, faults
-
-_IN_SUBJECT = re.compile(r"GPU (\d{1,4}) \(([0-9a-f:.]{7,16})\)")
-REQUESTS = ("recovery-action", "reset-required")
-"""Findings that say what the driver wants, not what is broken: a ticket is about another one if it can be."""
 
 
 class Sources(Struct, frozen=True, kw_only=True):
@@ -69,11 +66,11 @@ def collect(sources: Sources) -> TicketFacts:
     """The facts of a node that has a report."""
     status, results = sources.reported.report.status, sources.reported.results
     health = results.get(names.PROBE_HEALTH)
-    known = _for_a_vendor(
+    known = for_a_vendor(
         faults(status, policy=override.applied(sources.policy, status.override), node=sources.node),
         chosen=sources.chosen,
     )
-    boards = boards_of(status, health, accused=_gpus(known[0]) if known else [])
+    boards = boards_of(status, health, accused=gpus_of(known[0]) if known else [])
     problems = [_problem(fault, status, boards) for fault in known]
     first = problems[0] if problems else None
     chassis = sources.chassis.reading if sources.chassis is not None else None
@@ -92,7 +89,7 @@ def collect(sources: Sources) -> TicketFacts:
             vbios=status.versions.vbios,
             boards=boards,
             faults=problems,
-            xids=with_recorded(xids_of(status, health), sources.history),
+            xids=with_recorded(xids_of(status, health), sources.history, boards),
             observed=[_observed(probe) for probe in status.probes if probe.name != names.PROBE_PULL],
             fleet=fleet_of(sources.others, ("versions", "class"), status.versions.klass, first),
             peers=list(peers_of(status, sources.others or ())),
@@ -106,28 +103,17 @@ def collect(sources: Sources) -> TicketFacts:
     return with_commands(facts, nvswitch=nvswitch_of(health))
 
 
-def _for_a_vendor(known: Sequence[Fault], *, chosen: str) -> list[Fault]:
-    """The faults in their order, but first the chosen one, then what is broken."""
-    return sorted(
-        known,
-        key=lambda fault: (
-            fault.code != chosen,
-            fault.severity is not Severity.FAIL,
-            fault.code in REQUESTS,
-        ),
-    )
-
-
 def _source(sources: Sources) -> Iterator[str]:
     yield names.REPORT_KIND
     if sources.reported.results:
         yield names.READING_KIND
     yield from ["Node"] if sources.body is not None else []
     yield from [names.CHASSIS_KIND] if sources.chassis is not None else []
-    yield from ["NodeHistory"] if sources.history is not None else []
+    yield from [names.HISTORY_KIND] if sources.history is not None else []
 
 
 def _problem(fault: Fault, status: ReportStatus, boards: Sequence[Board]) -> Problem:
+    """The fault, with what its gate and the findings of the report add."""
     gate = next((gate for gate in status.gates if gate.code == fault.code), None)
     evidence = (
         str(finding.evidence.get("xids", ""))
@@ -135,31 +121,13 @@ def _problem(fault: Fault, status: ReportStatus, boards: Sequence[Board]) -> Pro
         for finding in probe.findings
         if finding.code == fault.code
     )
-    return Problem(
-        code=fault.code,
-        title=fault.title,
-        severity=fault.severity.value,
-        cause=fault.cause,
-        state=fault.state,
-        probe=fault.probe,
+    return replace(
+        problem_of(fault, boards),
         bad_runs=gate.bad if gate is not None else 0,
         relapses=gate.relapses if gate is not None else 0,
-        since=fault.since,
-        last_seen=fault.last_seen,
         last_good=_last_good(status, fault, gate.good_at if gate is not None else ""),
-        subject=fault.subject,
-        gpus=[at for at, board in enumerate(boards) if any(same(gpu, board) for gpu in _gpus(fault))],
-        measured=fault.measured,
-        also=fault.also,
         xids=sorted({int(word) for text in evidence for word in text.split(", ") if word.isdecimal()}),
-        steps=fault.steps,
     )
-
-
-def _gpus(fault: Fault) -> list[GpuIdentity]:
-    """The GPUs of a fault; of a report that keeps none, as its subject names them."""
-    named = _IN_SUBJECT.findall(fault.subject)
-    return fault.gpus or [GpuIdentity(index=int(index), pci=pci) for index, pci in named]
 
 
 def _last_good(status: ReportStatus, fault: Fault, good_at: str) -> str:

@@ -24,7 +24,7 @@ from nodegauge_operator.api.chassis import parse_chassis
 from nodegauge_operator.api.node_history import NodeHistory, parse_node_history
 from nodegauge_operator.api.policy import Policy, PolicyInvalid, PolicySpec, parse
 
-HISTORY_KIND, HISTORIES = "NodeHistory", f"{OF_OURS}/nodehistories"
+HISTORIES = f"{OF_OURS}/{names.HISTORY_PLURAL}"
 CHASSIS = f"{OF_OURS}/{names.CHASSIS_PLURAL}"
 
 
@@ -52,7 +52,7 @@ def from_cluster(cluster: Cluster, node: str, *, chosen: str = "") -> TicketFact
         (READINGS, names.READING_KIND),
         (NODES, "Node"),
         (CHASSIS, names.CHASSIS_KIND),
-        (HISTORIES, HISTORY_KIND),
+        (HISTORIES, names.HISTORY_KIND),
     ):
         bodies += asked(partial(_one, cluster, path, node), what)
     bodies += asked(partial(cluster.each, POLICIES), names.POLICY_KIND)
@@ -78,15 +78,15 @@ def from_objects(
     """The facts of the node among these objects; `unread`: what is missing and why, `listed`: the reports of
     all nodes are among them.  Raises `Nothing`, `Unusable`."""
     bodies = list(bodies)
-    own = {kind: _of(bodies, kind, node) for kind in (names.CHASSIS_KIND, HISTORY_KIND, "Node")}
+    own = {kind: _of(bodies, kind, node) for kind in (names.CHASSIS_KIND, names.HISTORY_KIND, "Node")}
     kinds = (names.REPORT_KIND, names.READING_KIND, EVIDENCE_KIND)
     mine = [body for kind in kinds for body in bodies if body.get("kind") == kind and name_of(body) == node]
     others = [body for body in bodies if body.get("kind") == names.REPORT_KIND and name_of(body) != node]
-    kept = own[HISTORY_KIND]
+    kept = own[names.HISTORY_KIND]
     history = parse_node_history(kept) if kept is not None else None
     documents = reported(mine)
     if not documents:
-        return _of_gone(node, history, others if others or listed else None)
+        return _of_gone(node, history, others if others or listed else None, chosen=chosen)
     document = documents[0]
     policy, criteria, wrong = _policy(bodies, document)
     chassis = own[names.CHASSIS_KIND]
@@ -107,7 +107,9 @@ def from_objects(
     )
 
 
-def _of_gone(node: str, history: NodeHistory | None, others: list[Object] | None) -> TicketFacts:
+def _of_gone(
+    node: str, history: NodeHistory | None, others: list[Object] | None, *, chosen: str
+) -> TicketFacts:
     if history is None:
         raise Nothing(
             f"there is no NodeReport of {node}, and no NodeHistory: nodegauge has never read a node of this "
@@ -115,7 +117,7 @@ def _of_gone(node: str, history: NodeHistory | None, others: list[Object] | None
         )
     if history.record is None:
         raise Nothing(f"{node} has no NodeReport, and its NodeHistory records no fault.")
-    return recorded(history, others=others)
+    return recorded(history, chosen=chosen, others=others)
 
 
 def _policy(bodies: Iterable[Object], document: Reported) -> tuple[Policy, Criteria, list[str]]:
