@@ -9,7 +9,7 @@ import pytest
 
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.node_history import Day, day_text, parse_day, parse_node_history
+from nodegauge_operator.api.node_history import Day, all_days, day_text, parse_day, parse_node_history
 from nodegauge_operator.api.report import unstamp
 from nodegauge_operator.core.days import noted
 from nodegauge_operator.core.node_history import KEPT_SECONDS, SPREAD_SECONDS
@@ -42,6 +42,11 @@ def test_a_day_is_one_text_and_what_is_unknown_is_skipped(more: str) -> None:
     body = {"metadata": {"name": "n"}, "status": {"days": {"2026-11-24": TEXT, "x": TEXT}, "goneAt": 5}}
     history = parse_node_history(body)
     assert (history.days, history.gone_at, history.record) == ({"2026-11-24": DAY}, "", None)
+    going_on = {"2026-11-25": "verdict=fail", "2026-11-24": TEXT}
+    assert list(all_days(history, going_on).items()) == [
+        ("2026-11-24", DAY),
+        ("2026-11-25", Day(verdict=Verdict.FAIL)),
+    ]
 
 
 NOON = unstamp("2026-11-24T12:00:00Z")

@@ -16,7 +16,13 @@ from nodegauge_cli import output
 from nodegauge_cli.cluster import OF_OURS, REPORTS, Cluster, NotThere, context_option
 from nodegauge_cli.completion import node_names
 from nodegauge_operator.api.history import Transition
-from nodegauge_operator.api.node_history import MAX_DAYS, Day, NodeHistory, parse_node_history
+from nodegauge_operator.api.node_history import (
+    MAX_DAYS,
+    Day,
+    NodeHistory,
+    all_days,
+    parse_node_history,
+)
 from nodegauge_operator.api.report import Report, parse_report
 from nodegauge_operator.core.trend import SERIES, trend
 
@@ -59,7 +65,8 @@ def history(node: str, days: int, form: str | None, context: str) -> None:
         known = _known(cluster, node)
         if known.report is None and known.history is None:
             raise NotThere(f"nothing is known of {node}: it has neither a NodeReport nor a NodeHistory")
-        shown = _last(known.history.days if known.history else {}, days)
+        going_on = known.report.status.days if known.report else {}
+        shown = _last(all_days(known.history, going_on), days)
         if form:
             click.echo(output.dump(document(node, known, shown), form))
         else:

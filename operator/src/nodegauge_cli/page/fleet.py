@@ -20,7 +20,7 @@ from nodegauge_cli.page.reading import OfReading, of_reading
 from nodegauge_cli.reported import Unusable
 from nodegauge_operator import names
 from nodegauge_operator.api.chassis import Chassis, parse_chassis
-from nodegauge_operator.api.node_history import NodeHistory, parse_node_history
+from nodegauge_operator.api.node_history import NodeHistory, all_days, parse_node_history
 from nodegauge_operator.api.policy import Policy, PolicyInvalid, PolicySpec, parse
 from nodegauge_operator.api.report import Report, parse_report
 from nodegauge_operator.core.model import NodeView, node_view
@@ -132,7 +132,7 @@ class Fleet:
             criteria=self._criteria.get(followed, usual),
             reading=self._readings.get(name, OfReading()),
             chassis=self._chassis.get(name),
-            days=past.days if past is not None else {},
+            days=all_days(past, report.status.days),
         )
 
     def _gaps(self) -> list[str]:

@@ -30,7 +30,7 @@ from nodegauge_judge import CATALOGUE, Answer, Judgement, Verdict
 from nodegauge_judge.chassis.judge import judge_chassis
 from nodegauge_operator import names
 from nodegauge_operator.api.chassis import Chassis
-from nodegauge_operator.api.node_history import NodeHistory
+from nodegauge_operator.api.node_history import NodeHistory, all_days
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, unstamp
 from nodegauge_operator.core import override
@@ -164,7 +164,8 @@ def _changes(sources: Sources, *, since: str) -> Iterator[Changed]:
     """Versions and transitions since then; all of them if no good run is known."""
     status, start = sources.reported.report.status, unstamp(since)
     changes = [each for each in transitions_of(status.transitions) if unstamp(each.at) > start]
-    yield from sorted([*changes, *versions_of(sources.history, since=since)], key=lambda change: change.at)
+    versions = versions_of(all_days(sources.history, status.days), since=since)
+    yield from sorted([*changes, *versions], key=lambda change: change.at)
 
 
 def _tried(sources: Sources, fault: Problem | None) -> Iterator[str]:

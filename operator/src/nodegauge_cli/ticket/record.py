@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -14,7 +14,7 @@ from nodegauge_cli.ticket.problems import for_a_vendor, gpus_of, problem_of
 from nodegauge_cli.ticket.raw import Object
 from nodegauge_operator import names
 from nodegauge_operator.api.history import Transition
-from nodegauge_operator.api.node_history import NodeHistory
+from nodegauge_operator.api.node_history import Day, NodeHistory
 
 _OF_PEOPLE = "override"
 """A transition that says what a person decided: none of the vendor's business."""
@@ -49,7 +49,7 @@ def recorded(
             faults=problems,
             xids=with_recorded([], history, boards),
             fleet=fleet_of(others, ("gpus", "product"), record.product, problems[0] if problems else None),
-            changes=[*transitions_of(record.transitions), *versions_of(history, since="")],
+            changes=[*transitions_of(record.transitions), *versions_of(history.days, since="")],
             gaps=[
                 f"The node is gone: this is its record of {record.written_at or 'an unknown time'}. "
                 "Counters, machine, runs and peers are not in it. Logs can be saved only while the machine "
@@ -90,10 +90,10 @@ def transitions_of(transitions: Sequence[Transition]) -> list[Changed]:
     ]
 
 
-def versions_of(history: NodeHistory | None, *, since: str) -> Iterator[Changed]:
-    """Versions that the history saw change, by day."""
+def versions_of(days: Mapping[str, Day], *, since: str) -> Iterator[Changed]:
+    """Versions that changed, by day."""
     known: dict[str, str] = {}
-    for date, day in (history.days if history is not None else {}).items():
+    for date, day in days.items():
         for what in ("driver", "vbios", "kernel"):
             value = getattr(day, what)
             if value and known.get(what) not in (None, value) and date >= since[:10]:

@@ -203,6 +203,14 @@ def parse_node_history(body: Mapping[str, Any]) -> NodeHistory:
     )
 
 
+def all_days(history: NodeHistory | None, report: Mapping[str, str]) -> dict[str, Day]:
+    """By date, oldest first: the days of the NodeHistory, if there is one, and of the report
+    (`ReportStatus.days`), which has the one that goes on."""
+    known = history.days if history is not None else {}
+    newer = {date: parse_day(text) for date, text in report.items() if _DATE.fullmatch(date)}
+    return dict(sorted((known | newer).items()))
+
+
 def parse_day(text: str) -> Day:
     """The day in a text; a key that is unknown and a value that cannot be read are skipped."""
     raw: dict[str, Any] = {}
