@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 LANES: Sequence[Mapping[str, Sequence[str]]] = (
-    {"test": ["make", "test"]},
+    {"browser": [sys.executable, ".ci/browser.py"], "test": ["make", "test"]},
     {
         "check": ["make", "check"],
         "collection": ["make", "collection"],  # the Ansible collection, with three versions of ansible-core
@@ -83,7 +83,7 @@ class Step:
 class Run:
     def __init__(self, wanted: Sequence[str], folder: Path) -> None:
         self._wanted, self._folder = wanted, folder
-        self._environ = {**os.environ, "NODEGAUGE_CHANGED_SINCE": base()}
+        self._environ = {**os.environ, "NODEGAUGE_CHANGED_SINCE": base(), "NODEGAUGE_BROWSER": "required"}
         say(f"the matrix compares with {base() or 'no earlier commit: git has none here'}")
         self._began = time.monotonic()
         self._lock = threading.Lock()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nodegauge_cli.cluster import POLICIES, REPORTS, Cluster, NotThere, context_option
+from nodegauge_cli.completion import node_names
 from nodegauge_cli.output import BAD, FAINT, TITLE, WORTH_A_LOOK, age, dump, entry, output_option, verdict
 from nodegauge_operator import names
 
@@ -34,7 +35,7 @@ EXIT_UNWELL = 3
 
 
 @click.command()
-@click.argument("node")
+@click.argument("node", shell_complete=node_names)
 @click.option("--all", "everything", is_flag=True, help="Show every fault with all of its steps.")
 @click.option("--exit-code", is_flag=True, help=f"Exit with {EXIT_UNWELL} unless the node passed.")
 @output_option("json", "yaml")
@@ -52,10 +53,10 @@ def explain(node: str, everything: bool, exit_code: bool, form: str | None, cont
         from nodegauge_cli.explanation import explained
         from nodegauge_cli.standing import policies_of
         from nodegauge_operator.api.report import parse_report
-    found = body.result()
-    if found is None:
+    result = body.result()
+    if result is None:
         raise NotThere(no_report(node))
-    report = parse_report(found)
+    report = parse_report(result)
     policy = policies_of(policies.result()).get(report.status.policy)
     now = time.time()
     explanation = explained(report, policy, now=now)

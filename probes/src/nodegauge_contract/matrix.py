@@ -124,7 +124,7 @@ def _rows(result: Result, look: Style, joined: Lanes) -> list[list[str]]:
     gpus = [f"GPU{gpu.index}" for gpu in result.gpus]
     nics = _nic_names(result, look)
     to_gpu, to_nic = result.nics.to_gpu, result.nics.to_nic
-    pairs = _pairs(result, joined)
+    pairs = pair_cells(result, joined)
     rows = [["", *gpus, *nics, *affinity]]
     for i, gpu in enumerate(result.gpus):
         nic_cells = [_text(_cell(to_gpu, n, i)) for n in range(len(nics))]
@@ -136,7 +136,8 @@ def _rows(result: Result, look: Style, joined: Lanes) -> list[list[str]]:
     return rows
 
 
-def _pairs(result: Result, joined: Lanes) -> list[list[str]]:
+def pair_cells(result: Result, joined: Lanes) -> list[list[str]]:
+    """The square of the GPUs alone, row and column in the order of `gpus`: X, NV18, PIX, SYS, N/A."""
     links = joined.pair
     indices = range(len(result.gpus))
     return [

@@ -1,0 +1,188 @@
+"""`nodegauge report --html`: its data, and the page in a real Chromium.
+
+The browser's test needs Chromium, node and npm.  `.ci/run` requires it (NODEGAUGE_BROWSER=required, after
+`.ci/browser.py`); elsewhere it is skipped if one of them is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from nodegauge_cli.__main__ import main
+from nodegauge_cli.page.html import SCRIPTS, page
+from page import demo
+from testbed.binaries import cache_folder
+
+FOLDER = Path(__file__).parent
+PROGRAMS = ("chromium", "node", "npm")
+Browse = Callable[..., list[dict[str, Any]]]
+
+
+def report(*arguments: str | Path, stdin: str = "") -> tuple[int, str]:
+    outcome = CliRunner().invoke(main, ["report", *map(str, arguments)], input=stdin)
+    return outcome.exit_code, outcome.output
+
+
+def data_in(html: str) -> dict[str, Any]:
+    match = re.search(r'id="data">(.*?)</script>', html, re.DOTALL)
+    assert match is not None
+    data: dict[str, Any] = json.loads(match[1])
+    return data
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The data that the command puts into the page of the demo's objects."""
+    objects = tmp_path_factory.mktemp("objects") / "fleet.json"
+    objects.write_text(json.dumps({"kind": "List", "items": list(demo.bodies())}))
+    code, html = report("--from", objects, "--html", "-")
+    assert (code, html.count("</script>")) == (0, len(SCRIPTS) + 1)
+    return data_in(html)
+
+
+@pytest.mark.parametrize(
+    ("node", "path", "value"),
+    [
+        ("gpu-h100-slow", "lost", {"nvlink": 8}),
+        ("gpu-h100-slow", "bandwidth.0.floor", 415.8),
+        ("gpu-h100-slow", "supplies.3.state", "Critical"),
+        ("gpu-h100-slow", "days.values.allReduce.12", None),
+        ("gpu-h100-slow", "faults.0.gpus.0.serial", "1654922001202"),
+        ("gpu-h100-2", "gpus.7.missing", True),
+        ("gpu-titan", "fed", 0.42),
+        ("gpu-new", "verdict", "unknown"),
+        ("gpu-new", "causes", ["unread"]),
+        ("gpu-hostile", "usable", None),
+        ("gpu-hostile", "summary", demo.HOSTILE),
+    ],
+)
+def test_the_page_gets_what_the_objects_say(shown: dict[str, Any], node: str, path: str, value: Any) -> None:
+    known: Any = next(each for each in shown["nodes"] if each["name"] == node)
+    for step in path.split("."):
+        known = known[int(step)] if isinstance(known, list) else known.get(step)
+    assert known == value
+
+
+def test_a_day_counts_only_nodes_that_were_read(shown: dict[str, Any]) -> None:
+    days = {day["date"]: (day["usable"], day["gpus"]) for day in shown["trend"]}
+    assert (days["2026-11-22"], days["2026-11-28"], "2026-11-01" in days) == ((16, 16), (8, 16), False)
+
+
+@pytest.mark.parametrize(
+    ("stdin", "code", "message"),
+    [("kind: List\nitems: []", 2, "no NodeReport is there"), ("{", 2, "not readable as YAML")],
+)
+def test_input_without_a_report_says_what_to_pass(stdin: str, code: int, message: str) -> None:
+    exit_code, output = report("--from", "-", "--html", "-", stdin=stdin)
+    assert (exit_code, message in output) == (code, True)
+
+
+@pytest.fixture(scope="module")
+def browse(tmp_path_factory: pytest.TempPathFactory) -> Browse:
+    """Visits pages in Chromium (`browser.mjs`), and answers what it saw."""
+    lacks = pytest.fail if os.environ.get("NODEGAUGE_BROWSER") == "required" else pytest.skip
+    if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
+        lacks(f"no {', '.join(missing)} on PATH. Debian: apt-get install chromium nodejs npm")
+    wanted = (FOLDER / "package.json").read_bytes()
+    modules = cache_folder(os.environ) / f"page-{hashlib.sha256(wanted).hexdigest()[:12]}"
+    if not modules.exists():
+        modules.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=".page-", dir=modules.parent))
+        (partial / "package.json").write_bytes(wanted)
+        command = ["npm", "install", "--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund"]
+        done = subprocess.run(command, cwd=partial, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lacks(f"`npm install` in tests/page: {done.stderr[-500:]}")
+        partial.rename(modules)
+    profile = tmp_path_factory.mktemp("profile")
+
+    def visits(*wanted: dict[str, Any]) -> list[dict[str, Any]]:
+        asked = {"chromium": shutil.which("chromium"), "profile": str(profile), "visits": wanted}
+        run = ["node", FOLDER / "browser.mjs", modules, json.dumps(asked)]
+        done = subprocess.run(run, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        seen: list[dict[str, Any]] = json.loads(done.stdout)
+        return seen
+
+    return visits
+
+
+ROWS, COUNT = ".nodes tbody tr", "#count"
+FILTER = [
+    ["text", COUNT],
+    ["select", "Verdict", "fail"],
+    ["select", "Cause", "nvlink"],
+    ["text", COUNT],
+    ["texts", ".nodes tbody th"],
+    ["click", "button", "Clear"],
+    ["fill", "Search", "1654922001207"],
+    ["text", COUNT],
+    ["click", "button", "Clear"],
+    ["click", "button", "Hottest"],
+    ["text", ".nodes tbody th"],
+]
+OPEN = [
+    ["click", "link", "gpu-h100-slow"],
+    ["appears", "#node canvas"],
+    ["text", "#node h2"],
+    ["texts", ".heat tbody tr:nth-child(3) td"],
+    ["count", "#node canvas"],
+    ["texts", "#node figure > p .none"],
+    ["visible", "#fleet"],
+    ["back"],
+    ["appears", COUNT],
+    ["hash", "node=gpu-hostile"],
+    ["appears", "#node h2"],
+    ["text", "#node .lead"],
+    ["texts", "#node .none"],
+    ["hash", "node=gone"],
+    ["text", "#node p:last-child"],
+]
+MANY = [
+    ["count", ROWS],
+    ["select", "Verdict", "fail"],
+    ["text", COUNT],
+    ["click", "button", "Show all"],
+    ["count", ROWS],
+]
+
+
+def test_chromium_opens_filters_and_shows_nodes_without_a_word_or_a_request(
+    browse: Browse, tmp_path: Path
+) -> None:
+    few, many = tmp_path / "few.html", tmp_path / "many.html"
+    few.write_text(page(demo.data()), encoding="utf-8")
+    many.write_text(page(demo.data(5_000)), encoding="utf-8")
+    views = [{"dark": True}, {"width": 390}, {"print": True}]
+    node = {"axe": True, "steps": OPEN[:2]}
+    seen = browse(
+        {"file": str(few), "axe": True, "steps": FILTER},
+        {"file": str(few), "axe": True, "steps": OPEN},
+        {"file": str(many), "steps": MANY},
+        *({"file": str(few), "axe": True} | view for view in views),
+        *({"file": str(few)} | node | view for view in views),
+    )
+    for visit in seen:
+        assert (visit["said"], visit["requests"], visit["violations"], visit["wide"]) == ([], [], [], 0)
+    filtered, opened, all_of_many = (visit["read"] for visit in seen[:3])
+    assert filtered == ["9 of 9 nodes", "1 of 9 nodes", ["gpu-h100-slow"], "5 of 9 nodes", "gpu-dgx1"]
+    title, third_gpu, charts, without, fleet_shown, hostile, gaps, gone = opened
+    assert (title, charts, fleet_shown) == ("fail gpu-h100-slow", 4, False)
+    assert third_gpu == ["NV6", "NV6", "X", "NV6", "NV6", "NV6", "NV6", "NV6"]
+    assert (hostile, gone) == (demo.HOSTILE, "This page has no node of that name.")
+    assert without == ["no data"]
+    assert {"not read", "not measured", "The matrix was not read."} <= {*gaps}
+    at_first, failing, shown = all_of_many
+    assert (at_first <= 300, failing, shown) == (True, "2,223 of 5,000 nodes", 2_223)
