@@ -57,7 +57,10 @@ FAULT = (
         (
             nodes.observed,
             0,
-            ("carries   nothing: the policy is in mode Observe. In mode Enforce:", "unhealthy=corruption"),
+            (
+                "carries   nothing: the policy is in mode Observe. In mode Enforce:",
+                "unhealthy=corruption:NoSchedule",
+            ),
         ),
     ],
 )

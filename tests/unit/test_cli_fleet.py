@@ -41,16 +41,17 @@ def node(name: str, **spec: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeKubectl:
-    """One node of each sort, one that is cordoned, and one without a report."""
+    """One node of each sort, one cordoned, and one with the report of an earlier node of its name."""
     monkeypatch.setattr(time, "time", lambda: NOW + 119)
     fake = FakeKubectl(tmp_path, monkeypatch)
     kinds = {"calm": explained.healthy, "cordoned": explained.healthy, "overruled": explained.overruled}
-    kinds |= {"broken": explained.corrupting, "unread": explained.never_read}
+    kinds |= {"broken": explained.corrupting, "unread": explained.never_read, "unknown": explained.healthy}
     bodies = {name: body_of(make()) for name, make in kinds.items()}
     for name, body in bodies.items():
-        body["metadata"] |= {"name": name, "ownerReferences": [{"kind": "Node", "uid": f"{name}-uid"}]}
+        uid = f"{name}-uid" if name != "unknown" else "of-an-earlier-node"
+        body["metadata"] |= {"name": name, "ownerReferences": [{"kind": "Node", "uid": uid}]}
     fake.serve(REPORTS, bodies.values())
-    fake.serve(NODES, [node(name, unschedulable=name == "cordoned") for name in [*bodies, "unknown"]])
+    fake.serve(NODES, [node(name, unschedulable=name == "cordoned") for name in bodies])
     status = {"conditions": [NOT_READY], "incidents": [INCIDENT, INCIDENT | {"id": "old", "closedAt": "x"}]}
     fake.serve(POLICIES, [policy_body(status=status), policy_body("late", mode="Paused", priority=-1)])
     return fake
@@ -86,7 +87,7 @@ def test_the_fleet_stands_on_one_screen(kubectl: FakeKubectl) -> None:
 def test_without_the_right_to_read_nodes_it_says_what_it_did_not_see(kubectl: FakeKubectl) -> None:
     kubectl.refuse(NODES, FORBIDDEN)
     status = json.loads(run("status", "-o", "json").output)
-    assert (status["nodes"], status["usable"], status["health"]["unread"]) == (5, 16, 1)
+    assert (status["nodes"], status["usable"], status["health"]["unread"]) == (6, 24, 1)
     assert "which nodes are cordoned or not Ready, could not be read: Error" in status["notSeen"]
     assert "could not be read" in run("nodes").stderr
 
