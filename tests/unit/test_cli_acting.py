@@ -15,14 +15,13 @@ from click.testing import Result as Printed
 import support.results as made
 from nodegauge_cli import completion, diff, history, override, run
 from nodegauge_cli.__main__ import PLUGIN, main, start
-from nodegauge_cli.cluster import Cluster
 from nodegauge_contract import Result, Unavailable
 from nodegauge_contract.gpu import Temperature
 from nodegauge_operator.api.node_history import Day, day_text
 from nodegauge_operator.api.report import stamp
-from nodegauge_operator.kube import client
+from nodegauge_operator.kube import client, errors
 from nodegauge_operator.kube.errors import Forbidden
-from support.api_server import NODES, POLICIES, REPORTS
+from support.api_server import HISTORIES, NODES, POLICIES, REPORTS
 from support.client import FakeClient
 from support.operator import SteppedOperator, some_nodes
 
@@ -113,6 +112,14 @@ def test_a_run_says_what_it_waits_for(
     assert ("pull" in spec(operator).get("requestedProbes", {})) == ("nccl" in arguments)
 
 
+def test_a_wait_outlives_an_api_server_that_restarts(operator: SteppedOperator, call: Call) -> None:
+    refusals = iter([None, errors.Unavailable("restarting", status=503)])
+    report = ("GET", f"{REPORTS}/node-1")
+    operator.client.refuse = lambda verb, path: next(refusals, None) if (verb, path) == report else None
+    result = call("run", "node-1", "--probe", "health")
+    assert (result.exit_code, "no answer: restarting" in result.output) == (0, True)
+
+
 def flat(result: Printed) -> str:
     return " ".join(result.output.split())
 
@@ -149,12 +156,8 @@ def test_an_override_holds_until_it_is_ended(operator: SteppedOperator, call: Ca
     assert f"left alone until {until}, by ann: fan" in flat(written)
     assert "override node-1 --end" in written.output
     operator.run_all(after=60)
-    assert operator.status["override"] == {
-        "kind": "leave-alone",
-        "until": until,
-        "by": "ann",
-        "reason": "fan",
-    }
+    known = operator.status["override"]
+    assert [known[key] for key in ("kind", "until", "by", "reason")] == ["leave-alone", until, "ann", "fan"]
     assert "left alone by ann" in flat(call("run", "node-1", "--timeout", "5s"))
     listed = call("override", "--list").output.splitlines()
     assert [line.split()[:2] for line in listed] == [["NODE", "OVERRIDE"], ["node-1", "leave-alone"]]
@@ -230,12 +233,10 @@ HISTORY = {
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_history_outlives_the_node(
-    operator: SteppedOperator, call: Call, monkeypatch: pytest.MonkeyPatch, gone: bool
-) -> None:
-    objects = {history.HISTORIES: {"node-1": HISTORY}}
-    objects[REPORTS] = {} if gone else operator.cluster.objects[REPORTS]
-    monkeypatch.setattr(Cluster, "find", lambda _, path, name: objects[path].get(name))
+def test_history_outlives_the_node(operator: SteppedOperator, call: Call, gone: bool) -> None:
+    operator.cluster.objects[HISTORIES]["node-1"] = HISTORY
+    if gone:
+        del operator.cluster.objects[REPORTS]["node-1"]
     result = call("history", "node-1")
     now = "the node is gone since 2026-11-25T03:00:00Z; last fail" if gone else "pass; no taint"
     assert now in flat(result)

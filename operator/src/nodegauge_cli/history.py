@@ -15,6 +15,7 @@ import click
 from nodegauge_cli import output
 from nodegauge_cli.cluster import OF_OURS, REPORTS, Cluster, NotThere, context_option
 from nodegauge_cli.completion import node_names
+from nodegauge_operator import names
 from nodegauge_operator.api.history import Transition
 from nodegauge_operator.api.node_history import (
     MAX_DAYS,
@@ -26,7 +27,7 @@ from nodegauge_operator.api.node_history import (
 from nodegauge_operator.api.report import Report, parse_report
 from nodegauge_operator.core.trend import SERIES, trend
 
-HISTORIES = f"{OF_OURS}/nodehistories"
+HISTORIES = f"{OF_OURS}/{names.HISTORY_PLURAL}"
 BARS = "▁▂▃▄▅▆▇█"
 GAP = "."
 """A day on which nothing was measured."""

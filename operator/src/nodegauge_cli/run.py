@@ -63,7 +63,11 @@ def run(
         if no_wait:
             click.echo(f"See `{called()} explain {node}` for the result.", err=True)
             return
-        code = _wait_and_tell(cluster, node, asked, mark, timeout)
+        try:
+            code = _wait_and_tell(cluster, node, asked, mark, timeout)
+        except KeyboardInterrupt:
+            click.echo("The request stands: the node is measured all the same.", err=True)
+            raise
     ctx.exit(code)
 
 
@@ -107,30 +111,39 @@ def _ask(cluster: Cluster, report: Report, probes: Sequence[str]) -> str:
 
 def _wait_and_tell(cluster: Cluster, node: str, asked: Sequence[str], mark: str, timeout: float) -> int:
     """Wait for every answer, saying what is waited for when that changes; the exit code."""
-    began, shown = time.monotonic(), ""
-    while True:
-        report = _report(cluster, node)
-        missing = [probe for probe in asked if mark not in report.status.probe[probe].request]
-        if not missing:
-            return _tell(cluster, report, asked)
-        passed = time.monotonic() - began
-        if passed >= timeout:
-            break
-        policy = _policy(cluster, report)
-        text = waits.sentence(report.status, policy, missing, _pods(cluster, report), _ready(cluster, node))
-        if text != shown:
+    began, shown, missing = time.monotonic(), "", list(asked)
+    while (passed := time.monotonic() - began) < timeout and missing:
+        try:
+            missing, text = _looked(cluster, node, asked, mark)
+        except NotThere:
+            raise
+        except NoCluster as error:  # an API server restarts; the request stands
+            text = f"no answer: {error.message.splitlines()[0]}"
+        if missing and text != shown:
             click.echo(f"{output.age(passed):>4}  {text}", err=True)
             shown = text
-        time.sleep(min(POLL_SECONDS, timeout - passed))
+        if missing:
+            time.sleep(min(POLL_SECONDS, timeout - passed))
     answered = [probe for probe in asked if probe not in missing]
-    if answered:
-        _tell(cluster, report, answered)
+    code = _tell(cluster, _report(cluster, node), answered) if answered else GOOD
+    if not missing:
+        return code
     click.echo(
         f"Not measured within the time: {', '.join(missing)} ({shown or 'no answer'}). The request stands: "
         f"`{called()} explain {node}` shows the result later.",
         err=True,
     )
     return BAD
+
+
+def _looked(cluster: Cluster, node: str, asked: Sequence[str], mark: str) -> tuple[list[str], str]:
+    """The probes that have not answered yet, and what the first of them waits for."""
+    report = _report(cluster, node)
+    missing = [probe for probe in asked if mark not in report.status.probe[probe].request]
+    if not missing:
+        return [], ""
+    policy, pods = _policy(cluster, report), _pods(cluster, report)
+    return missing, waits.sentence(report.status, policy, missing, pods, _ready(cluster, node))
 
 
 def _pods(cluster: Cluster, report: Report) -> list[PodView] | None:
