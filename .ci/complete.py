@@ -43,6 +43,7 @@ from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.reference import findings_page
 from nodegauge_operator import core, metrics, names
 from nodegauge_operator.api.chassis import ChassisStatus
+from nodegauge_operator.api.node_history import HistoryStatus
 from nodegauge_operator.api.policy import Hysteresis, PolicySpec
 from nodegauge_operator.api.probe_settings import Probes
 from nodegauge_operator.api.report import ReportStatus
@@ -78,6 +79,7 @@ SCHEMAS: dict[tuple[str, str], Any] = {
     (names.REPORT_PLURAL, "status"): ReportStatus,
     **{(names.READING_PLURAL, name): Part for name in PART_BYTES},
     (names.CHASSIS_PLURAL, "status"): ChassisStatus,
+    (names.HISTORY_PLURAL, "status"): HistoryStatus,
 }
 WELL = {WatchersReason.CONTAINERS_RUNNING, WatchersReason.CONTAINERS_STARTING}
 EXPLAINED = ({*BudgetReason} - {BudgetReason.WITHIN_BUDGET}) | ({*WatchersReason} - WELL)

@@ -1,8 +1,8 @@
 """The pages of docs/reference and SECURITY.md's table, from their sources, so that the two cannot differ.
 
 `make reference` writes them, `make check` names each one that differs (`.ci/complete.py`).  It only formats:
-texts and numbers come from the catalogue of findings, the expectations, `names.py`, `metrics.py` and the gate
-states of `api/report.py`.
+texts and numbers come from the catalogue of findings, the expectations, `names.py`, `metrics.py`, the gate
+states of `api/report.py` and the fields of a ticket.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 
+import msgspec
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
+from nodegauge_cli.ticket import azure, facts
 from nodegauge_judge import CATALOGUE, Cause, Judged
 from nodegauge_judge.reference import expectations_page, findings_page
 from nodegauge_operator import names
@@ -105,14 +107,39 @@ METRICS = f"""# Metrics
 
 {GENERATED}
 
-The operator serves these on `/metrics`. No metric has a node's name as a label: for one node, read its
-NodeReport. The usual `process_*` and `python_gc_*` metrics of the Prometheus client are served as well.
+The operator serves these on `/metrics`. Only `nodegauge_node_fault` and its info name nodes, as many as
+`metrics.perNode.limit` allows. The usual `process_*` and `python_gc_*` metrics of the Prometheus client are
+served as well.
 
 {{metrics}}
 
 The BMC reader (chart value `bmc.enabled`) serves these; for one node, use `kubectl get bmc`.
 
 {{reader}}
+"""
+
+
+TICKET = f"""# Fields of a ticket
+
+{GENERATED}
+
+`nodegauge ticket NODE --for json` prints one object with these fields; the [other forms](../tickets.md) say
+nothing else.
+Every field is there: a value that nobody read is `null`, `""`, `0` or an empty list, and `gaps` and `ask` say
+what is missing. `{facts.FORM}` version {facts.VERSION}: later versions may add fields.
+
+{{structs}}
+
+## Categories of Azure
+The [impact category]({azure.CATEGORIES}) of each finding in `--for azure`. Xids
+{", ".join(map(str, sorted(azure.OF_XID)))} have categories of their own. Any other finding:
+`{azure.Category.MANUAL.value}`.
+
+{{categories}}
+
+No finding leads to the others:
+
+{{others}}
 """
 
 
@@ -135,6 +162,39 @@ def documented(enum: type[StrEnum]) -> list[tuple[str, str]]:
     if silent:
         raise SystemExit(f"{enum.__module__}.{enum.__name__}: add a string below {', '.join(silent)}")
     return rows
+
+
+def fields_of(struct: type[msgspec.Struct]) -> list[tuple[str, str, str]]:
+    """Each field's name in JSON, its type, and the string below it in the source."""
+    body = ast.parse(inspect.getsource(struct)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    encoded = {field.name: field.encode_name for field in msgspec.structs.fields(struct)}
+    rows = []
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            name, meaning = ast.unparse(field.target), ast.literal_eval(text.value)
+            rows.append(
+                (f"`{encoded.pop(name)}`", f"`{ast.unparse(field.annotation)}`", " ".join(meaning.split()))
+            )
+    if encoded:
+        raise SystemExit(f"{struct.__module__}.{struct.__name__}: add a string below {', '.join(encoded)}")
+    return rows
+
+
+def ticket_page() -> str:
+    """docs/reference/ticket.md."""
+    own = [each for each in facts.Part.__subclasses__() if each.__module__ == facts.__name__]
+    own.sort(key=lambda struct: struct is not facts.TicketFacts)
+    head = ("field", "type", "meaning")
+    parts = (f"## {each.__name__}\n{inspect.getdoc(each)}\n\n{table(head, fields_of(each))}" for each in own)
+    return TICKET.format(
+        structs="\n\n".join(parts),
+        categories=table(
+            ("finding", "category"),
+            [(f"`{code}`", f"`{name.value}`") for code, name in azure.CATEGORY_OF.items()],
+        ),
+        others=table(("category", "why"), [(f"`{name.value}`", why) for name, why in azure.NOT_OURS.items()]),
+    )
 
 
 def labels_page() -> str:
@@ -206,5 +266,6 @@ def outputs() -> dict[Path, Callable[[], str]]:
         FOLDER / "findings.md": findings_page,
         FOLDER / "labels.md": labels_page,
         FOLDER / "metrics.md": metrics_page,
+        FOLDER / "ticket.md": ticket_page,
         SECURITY: security_page,
     }

@@ -26,7 +26,11 @@ PACKAGES = {
 }
 LEFT_OUT = {
     "nodegauge_operator": ("handlers", "kube", "reader", "reconcile", "__main__", "http_server", "settings"),
-    "nodegauge_cli": ("__main__", "apply", "check", "cleanup", "page", "zero"),
+    "nodegauge_cli": (
+        *("__main__", "apply", "check", "cleanup", "cluster", "completion", "diff", "diff_facts", "explain"),
+        *("explanation", "fleet", "history", "nodes", "override", "page", "pause", "pod_fit", "run"),
+        *("standing", "status", "ticket", "waits", "watch", "why", "zero"),
+    ),
 }
 """Parts of our packages that need a cluster."""
 TYPES = (".py", ".yaml")
@@ -61,9 +65,9 @@ def build(out: Path, *, cache: Path, nccl: tuple[str, str] | None = None) -> Non
         if package not in NEW_ONLY:
             files |= {f"old/{package}/{path}": _older(package, path, data) for path, data in ours.items()}
     for wheel in wheels.pure(cache):
-        files |= {f"pure/{path}": data for path, data in _of_wheel(wheel, SHARED).items()}
+        files |= {f"pure/{path}": data for path, data in of_wheel(wheel, SHARED).items()}
     for one in wheels.compiled(cache):
-        files |= {f"{one.tag}/{path}": data for path, data in _of_wheel(one.wheel, ("msgspec",)).items()}
+        files |= {f"{one.tag}/{path}": data for path, data in of_wheel(one.wheel, ("msgspec",)).items()}
     if nccl is not None:
         python, machine = nccl
         for wheel in wheels.nccl(cache, python=python, machine=machine):
@@ -95,7 +99,7 @@ def _older(package: str, path: str, data: bytes) -> bytes:
     return old_python.translated(data.decode(), name=f"{package}/{path}", oldest=oldest).encode()
 
 
-def _of_wheel(wheel: Path, roots: tuple[str, ...]) -> dict[str, bytes]:
+def of_wheel(wheel: Path, roots: tuple[str, ...]) -> dict[str, bytes]:
     """Source and libraries below these roots of a wheel; libraries only of a package that is compiled."""
     types = (".py", ".so") if "msgspec" in roots else (".py",)
     with zipfile.ZipFile(wheel) as packed:

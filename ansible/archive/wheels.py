@@ -65,7 +65,7 @@ def compiled(cache: Path) -> list[Compiled]:
     return [
         Compiled(
             tag=f"cp{python.replace('.', '')}-{machine}",
-            wheel=_wheel(cache, "msgspec", pinned("msgspec", python), python=python, machine=machine),
+            wheel=msgspec_of(cache, python=python, machine=machine),
         )
         for python in PYTHONS
         for machine in MACHINES
@@ -77,6 +77,12 @@ def pure(cache: Path) -> list[Path]:
     return [_wheel(cache, package, pinned(package), python="3.11", machine="x86_64") for package in PURE]
 
 
+def msgspec_of(cache: Path, *, python: str, machine: str, platforms: tuple[str, ...] = ()) -> Path:
+    """msgspec for one Python and machine; `platforms`: as pip names those other than Linux."""
+    version = pinned("msgspec", python)
+    return _wheel(cache, "msgspec", version, python=python, machine=machine, platforms=platforms)
+
+
 def nccl(cache: Path, *, python: str, machine: str) -> list[Path]:
     """NCCL and NVIDIA's packages that drive it, for one Python and machine: 0.4 GB."""
     return [
@@ -85,28 +91,46 @@ def nccl(cache: Path, *, python: str, machine: str) -> list[Path]:
     ]
 
 
-def _wheel(cache: Path, package: str, version: str, *, python: str, machine: str, glibc: str = GLIBC) -> Path:
-    """The one wheel in its folder of the cache; downloaded if it is not there."""
-    folder = cache / f"{package}-{version}-{python}-{machine}"
+def _wheel(
+    cache: Path,
+    package: str,
+    version: str,
+    *,
+    python: str,
+    machine: str,
+    glibc: str = GLIBC,
+    platforms: tuple[str, ...] = (),
+) -> Path:
+    """The one wheel in its folder of the cache; downloaded if it is not there.  `platforms`: other than
+    Linux with this glibc."""
+    system = f"-{platforms[0].partition('_')[0]}" if platforms else ""
+    folder = cache / f"{package}-{version}-{python}-{machine}{system}"
     if not (there := sorted(folder.glob("*.whl"))):
         folder.mkdir(parents=True, exist_ok=True)
-        _download(folder, f"{package}=={version}", python=python, machine=machine, glibc=glibc)
+        _download(
+            folder, f"{package}=={version}", python=python, platforms=platforms or _linux(machine, glibc)
+        )
         there = sorted(folder.glob("*.whl"))
     return there[0]
 
 
-def _download(folder: Path, requirement: str, *, python: str, machine: str, glibc: str) -> None:
-    print(f"archive: downloading {requirement} for Python {python} on {machine}", file=sys.stderr)
+def _linux(machine: str, glibc: str) -> tuple[str, ...]:
+    """The platforms whose wheels run with this glibc."""
     minors = range(17, int(glibc.split(".")[1]) + 1)
-    platforms = [f"manylinux2014_{machine}", *(f"manylinux_2_{minor}_{machine}" for minor in minors), "any"]
+    return (f"manylinux2014_{machine}", *(f"manylinux_2_{minor}_{machine}" for minor in minors))
+
+
+def _download(folder: Path, requirement: str, *, python: str, platforms: tuple[str, ...]) -> None:
+    of = f"for Python {python} on {platforms[0]}"
+    print(f"archive: downloading {requirement} {of}", file=sys.stderr)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]
-    command += [option for platform in platforms for option in ("--platform", platform)]
+    command += [option for platform in (*platforms, "any") for option in ("--platform", platform)]
     command += ["--dest", str(folder), requirement]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         why = " ".join(done.stderr.split())[-400:]
         raise BuildError(
-            f"{requirement} for Python {python} on {machine} could not be downloaded: {why}. Give pip an "
+            f"{requirement} {of} could not be downloaded: {why}. Give pip an "
             "index (PIP_INDEX_URL), or copy the cache of a machine that has one and name it with --cache"
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nodegauge_operator.core.gates import GATES
 from support.chart import ALL, ROOT, Helm, of_kind, only
 from support.promtool import LENGTH, SCRAPED, Promtool, Series, dashboard, healthy, panel_queries, scraped
 
@@ -56,6 +57,15 @@ AGE = 'nodegauge_oldest_reading_age_seconds{{last_run="{}",policy="default"}}'
 NODES = 'nodegauge_nodes{{policy="default",verdict="{}"}}'
 LAST_PASS = str(60 * (BREAK - 1))
 PASSES = "nodegauge_last_pass_timestamp_seconds"
+NODE = 'node="gpu-7",policy="default"'
+GPU = 'gpu="3",pci="0000:3b:00.0",serial="1654922001234"'
+FAULT = f'nodegauge_node_fault{{{{cause="{{}}",code="{{}}",{GPU},{NODE},taint="{{}}"}}}}'
+
+
+def fault(cause: str, code: str, taint: str) -> Series:
+    return since(FAULT.format(cause, code, taint), "1", before="_")
+
+
 FAULTS: dict[str, tuple[Series, int]] = {
     "NodegaugeOperatorAbsent": (ending(OPERATOR), 0),
     "NodegaugeOperatorStuck": ({PASSES: healthy()[PASSES][:BREAK] + [LAST_PASS] * (LENGTH - BREAK)}, 5),
@@ -84,6 +94,15 @@ FAULTS: dict[str, tuple[Series, int]] = {
         | {RUNS: [str(min(n, BREAK)) for n in range(LENGTH)]},
         359,  # the last run ended at BREAK and counts for six hours
     ),
+    "NodegaugeNodeCorruption": (
+        fault("nccl", "nccl-wrong-data", "unhealthy"),
+        0,
+    ),
+    "NodegaugeNodeBroken": (fault("xid", "xid", "unhealthy"), 0),
+    "NodegaugeNodeDegraded": (fault("nccl", "p2p-broken", "unhealthy"), 0),
+    "NodegaugeNodeThrottled": (fault("thermal", "hot", "throttled"), 0),
+    "NodegaugeNodeUnread": (fault("unread", "call-hung", ""), 0),
+    "NodegaugeNodesLeftOut": (since('nodegauge_node_faults_left_out{policy="default"}', "1"), 0),
     "NodegaugeBmcReaderAbsent": (ending(BMC), 0),
     "NodegaugeBmcsUnread": (since('nodegauge_bmc_bmcs{state="timeout"}', "17"), 0),
     "NodegaugeBmcReadingOld": (since("nodegauge_bmc_oldest_reading_age_seconds", "86401"), 0),
@@ -111,6 +130,37 @@ def test_an_alert_fires_after_its_time(helm: Helm, promtool: Promtool, alert: st
     changed, until_true = FAULTS[alert]
     at = BREAK + until_true + minutes(rules(helm)[alert]["for"])
     assert promtool.firing(scraped(healthy() | changed), {at - 1: set(), at + 1: {alert}}) == ""
+
+
+@pytest.mark.parametrize("gpu", [GPU, 'gpu="",pci="",serial=""'])
+def test_the_text_alone_says_what_where_and_what_to_do(helm: Helm, promtool: Promtool, gpu: str) -> None:
+    """Also while two operators serve the same, and without the series that has the text."""
+    series_name = FAULT.format("xid", "xid", "unhealthy").replace(GPU, gpu)
+    series = since(series_name, "1", before="_")
+    where = ", GPU 3, PCI address 0000:3b:00.0, serial number 1654922001234" if gpu == GPU else ""
+    added = ""
+    if gpu == GPU:
+        texts = (
+            'measured="Xid 94 came twice.",next_step="drain, and reset GPU 3.",since="2027-01-15T08:00:00Z"'
+        )
+        series |= since(f'nodegauge_node_fault_info{{code="xid",{NODE},{texts}}}', "1", before="_")
+        added = " Measured: Xid 94 came twice. Since 2027-01-15T08:00:00Z. Next step: drain, and reset GPU 3."
+    text = f"gpu-7: xid (xid){where}.{added} All of it: `kubectl describe nodereport gpu-7`."
+    two = scraped(series) + scraped(series, labels=SCRAPED | {"pod": "b", "instance": "b:1"})
+    labels = {name: value for name, value in SCRAPED.items() if name not in ("instance", "pod")}
+    labels |= dict(re.findall(r'(\w+)="([^"]+)"', series_name)) | {"severity": "critical"}
+    notes = rules(helm)["NodegaugeNodeBroken"]["annotations"]
+    summary = "Jobs on node gpu-7 hang or die, or do so soon: xid. Drain it."
+    expected = {"summary": summary, "description": text, "runbook_url": notes["runbook_url"]}
+    assert promtool.says(two, "NodegaugeNodeBroken", BREAK + 1, labels, expected) == ""
+
+
+def test_every_fault_has_one_alert(promtool: Promtool) -> None:
+    faults = [fault(gate.cause, code, gate.kind) for code, gate in GATES.items()]
+    query = 'count by (code) (ALERTS{alertstate="firing"})'
+    expected = {(query, BREAK + 20): {f'{{code="{code}"}}': 1.0 for code in GATES}}
+    series = [line for fault in [healthy(), *faults] for line in scraped(fault)]
+    assert promtool.query(series, expected) == ""
 
 
 def test_a_restart_fires_nothing(promtool: Promtool) -> None:
@@ -169,9 +219,13 @@ def test_texts_name_the_policy_and_the_release(helm: Helm, promtool: Promtool) -
     assert sorted(written) == sorted(rules(helm)) == sorted(FAULTS), "a new alert needs its fault"
 
 
-def test_without_bmcs_their_alerts_are_left_out(helm: Helm) -> None:
-    only = groups(helm, {"metrics": {"prometheusRule": {"enabled": True}}})
-    assert [group["name"] for group in only] == ["nodegauge"]
+def test_without_bmcs_or_names_their_alerts_are_left_out(helm: Helm) -> None:
+    metrics = {"prometheusRule": {"enabled": True}}
+    without = [
+        groups(helm, {"metrics": metrics | {"perNode": {"enabled": named}}}) for named in (True, False)
+    ]
+    names = [[group["name"] for group in groups] for groups in without]
+    assert names == [["nodegauge", "nodegauge-nodes"], ["nodegauge"]]
 
 
 def minutes(text: str) -> int:

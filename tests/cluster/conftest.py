@@ -11,6 +11,8 @@ import pytest
 
 from nodegauge_operator.kube.leases import LEASE
 from support.cluster_under_test import ClusterUnderTest, install_crds
+from support.guarded import Guarded, release
+from support.tenancy import PLANE
 from testbed.audit import AuditTrail
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError
@@ -54,3 +56,9 @@ def rig(
 @pytest.fixture
 def audit(control_plane: ControlPlane) -> AuditTrail:
     return AuditTrail(control_plane.audit_log, control_plane.rest())
+
+
+@pytest.fixture(scope="session")
+def guarded(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Guarded:
+    """One release with its admission policies in force for all tests of them; they leave nothing behind."""
+    return PLANE.enter(release(control_plane, tmp_path_factory.mktemp("guarded")))

@@ -151,8 +151,7 @@ UNREADABLE: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def test_reports_are_facts_for_a_play(ansible: Ansible, control_plane: ControlPlane, fleet: Rest) -> None:
-    """All nodes with their counts, or one; check mode is the same; a report without a node is named.  A
-    cluster that cannot be read is one sentence that says what to do; no traceback."""
+    """All nodes, or one; a cluster that cannot be read is one sentence that says what to do."""
     reach = {"kubeconfig": str(control_plane.kubeconfig)}
     cluster = yaml.safe_load(control_plane.kubeconfig.read_text())["clusters"][0]["cluster"]
     UNREADABLE["wrong token"][0]["host"] = cluster["server"]

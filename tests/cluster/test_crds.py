@@ -1,8 +1,4 @@
-"""The CRDs on a real API server: the policy's takes the examples and refuses bad policies, naming the field;
-the report's stores a full status unchanged and refuses an invalid one.
-
-No policy is stored: each is created as a dry run, which applies schema, defaults and CEL as usual.
-"""
+"""The CRDs on a real API server; policies are created as dry runs, with schema, defaults and CEL as usual."""
 
 from __future__ import annotations
 
@@ -240,8 +236,7 @@ def test_full_status_round_trips(api: Rest) -> None:
 
 
 def test_the_table_shows_bandwidth_and_taints(api: Rest) -> None:
-    """`kubectl get nr` shows all_reduce and the cause of a taint; both cells are empty without a result,
-    and such a status is accepted with its nulls."""
+    """`kubectl get nr`: both cells are empty without a result."""
     empty = ReportStatus(probes=[ProbeStatus(name="health")])
     for status, bandwidth, cause in ((full_status(), 476, "thermal"), (empty, None, None)):
         with report(api) as path:

@@ -1,8 +1,4 @@
-"""`make demo` as a new user runs it: what it prints, how it ends, and that it leaves nothing behind.
-
-One demo runs to its end; another starts beside it and is interrupted.  Temporary folders have a space in
-their names.
-"""
+"""`make demo` as a new user runs it, in folders with a space; another starts beside it and is interrupted."""
 
 from __future__ import annotations
 
@@ -110,8 +106,7 @@ def test_ctrl_c_ends_the_demo_and_everything_it_started(tmp_path: Path) -> None:
 
 
 def test_the_demo_ends_well_and_leaves_nothing(running: Demo) -> None:
-    """Each of its steps checks what it shows; it ends with 0 although another ran beside it.  It prints a row
-    for every node before NCCL runs and after them, and the inventory of the collection's README."""
+    """A row for every node before and after NCCL runs, and the inventory of the collection's README."""
     assert running.process.wait(WITHIN) == 0, running.output
     finished = running.output
     readme = (TESTS.parent / "ansible" / "README.md").read_text(encoding="utf-8")

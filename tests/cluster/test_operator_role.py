@@ -61,8 +61,7 @@ def role(control_plane: ControlPlane, tmp_path: Path, ansible: Ansible) -> Itera
 
 
 def test_a_release_is_installed_changed_left_alone_and_removed(role: Role) -> None:
-    """Each change happens once; a value that is taken back has its default again.  Labels and reports go with
-    the release; check mode changes nothing."""
+    """A value that is taken back has its default again; check mode changes nothing."""
     changed, result = role.change(workers=9)
     assert (changed, result["release"]["status"], role.workers()) == (True, "deployed", "9")
     assert role.change(workers=9)[0] is False, "the first install is complete, with the policy"

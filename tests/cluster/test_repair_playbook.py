@@ -94,8 +94,7 @@ def run_workload(api: Rest, namespace: str, *, node: str) -> Callable[[], set[st
 
 
 def test_a_repaired_node_that_is_validated_takes_pods_again(repairs: Repairs, namespace: str) -> None:
-    """Its pods were evicted first; nothing of the playbook stays on the node.  One that a person cordoned is
-    repaired too, and stays cordoned."""
+    """Pods were evicted first.  A node that a person cordoned is repaired too, and stays cordoned."""
     name, cordoned = repairs.node(), repairs.node()
     repairs.api.patch(f"/api/v1/nodes/{cordoned}", {"spec": {"unschedulable": True}})
     uids = run_workload(repairs.api, namespace, node=name)
@@ -129,11 +128,7 @@ def test_a_node_that_does_not_pass_stays_cordoned(repairs: Repairs) -> None:
 def test_nodes_that_cannot_be_repaired_hold_back_no_other_of_their_batch_where_asked(
     repairs: Repairs, namespace: str
 ) -> None:
-    """`repair_max_fail_percentage: 100`; a play whose whole batch failed ends all the same.
-
-    A disruption budget is respected: the pod stays, no repair begins, the message says what is in the way.  A
-    host whose repair failed is not validated.
-    """
+    """A disruption budget is respected; a host whose repair failed is not validated."""
     kept, broken, good = repairs.node(), repairs.node(), repairs.node()
     uids = run_workload(repairs.api, namespace, node=kept)
     before = uids()

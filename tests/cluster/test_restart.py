@@ -1,8 +1,4 @@
-"""An operator that comes again to a validated cluster has nothing to write.
-
-That only our own keys are in its writes is enforced by the admission policies (tests/cluster/admission),
-which refuse it nothing (tests/cluster/slice/test_rights.py).
-"""
+"""An operator that comes again to a validated cluster has nothing to write."""
 
 from __future__ import annotations
 
@@ -20,8 +16,7 @@ GRACE_SECONDS = 30.0
 
 
 def test_a_calm_restart_writes_nothing(rig: Any, audit: Any) -> None:
-    """It holds its Lease.  tests/unit/test_operator_crashes.py kills it at every write, `make faults` at any
-    moment."""
+    """It holds its Lease.  Crashes: tests/unit/test_operator_crashes.py, and `make faults`."""
     node = rig.add_node()
     rig.add_policy()
     with rig.kubelet():

@@ -1,5 +1,4 @@
-"""The documents are the same under every Python that the archive supports. musl and arm64 cannot be run
-here."""
+"""The documents are the same under every Python of the archive; no musl and no arm64 here."""
 
 from __future__ import annotations
 
@@ -74,8 +73,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def document(host: Host, probe: str, *, python: str | Path = sys.executable) -> dict[str, Any]:
-    """What one run printed, by path, by column as it is.  Of a load's numbers only that they are numbers:
-    unequal ones stand in other columns."""
+    """What one run printed, by path; of a load's numbers only that they are numbers."""
     with following(host.hardware):
         done = host.run("probe", *RUNS[probe], python=python)
     assert (done.returncode, done.stderr, host.left()) == (0, "", [])
@@ -101,8 +99,7 @@ def test_the_document_is_the_same(
     profile: str,
     probe: str,
 ) -> None:
-    """Every value but times and counts of samples, on machines that differ in what can be read.  A load's
-    processes are started from the archive, too."""
+    """Every value but times and counts of samples; a load's processes are of the archive, too."""
     wanted = reference(profile, probe)
     assert document(machine(profile), probe, python=python) == wanted
     assert wanted.get(".problem") is None

@@ -26,8 +26,7 @@ UNREADABLE: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.fixture
 def play(tmp_path: Path, host_archive: Path) -> Iterator[Callable[..., Played]]:
-    """Reads the BMC of a DGX H100, of whose six supplies three just carry it.  `lost`: supplies without a
-    feed."""
+    """The BMC of a DGX H100, three of whose six supplies just carry it; `lost`: supplies without a feed."""
     stage(tmp_path, archive=host_archive)
     (tmp_path / "tmp").mkdir()
     hardware = plug("h100-sxm-8", tmp_path / "machine", seed="nodegauge")

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from support.archive import module_of
-from support.gpu_hosts import GpuHosts, fake_archive, running
+from support.gpu_hosts import GpuHosts, fake_archive
 from support.playbook import COLLECTION
+from testbed.processes import with_argument
 from testbed.wait import wait_for
 
 QUICK = {"window": 0.2, "hz": 10}
@@ -73,7 +74,7 @@ def test_each_host_that_cannot_be_measured_fails_with_what_to_do(hosts: GpuHosts
         assert [part for part in parts if part not in task.result["msg"]] == [], task
     assert hosts.task(played, "nolibrary").result["verdict"] == "unknown"
     assert hosts.task(played, "driver").result["document"]["problem"]["kind"] == "call-hung"
-    assert (running(mark), hosts.left()) == ([], [])
+    assert (with_argument(mark), hosts.left()) == ([], [])
 
 
 @pytest.mark.parametrize("printed", ["", '{"schema": "nodegauge.dev/probe-result"}'])
@@ -99,7 +100,7 @@ def test_a_process_that_cannot_be_killed_is_named_and_not_waited_for(
         message = document["problem"]["message"]
     except probe.CannotMeasure as error:
         message = str(error)
-    [process], [pid] = started, running(mark)
+    [process], [pid] = started, with_argument(mark)
     with process:  # which waits for it, and closes its pipes
         os.kill(pid, signal.SIGKILL)
     assert f"Process {pid} (" in message
@@ -114,4 +115,4 @@ def test_a_task_that_ansible_ends_takes_its_probe_along(hosts: GpuHosts) -> None
     hosts.add("real", "t4-1", options={"window": 40, "timeout": 600})
     played = hosts.play("gpu_health", timeout=12)  # long enough for both to begin
     assert [task.status for task in played.tasks] == ["failed", "failed"]
-    wait_for(lambda: not running(mark) and not hosts.left(), what="the probe and its files are gone")
+    wait_for(lambda: not with_argument(mark) and not hosts.left(), what="the probe and its files are gone")

@@ -31,8 +31,7 @@ def relocatable(path: Path, script: str) -> str:
 
 
 def test_a_host_whose_python_is_too_old_is_measured_with_another(hosts: GpuHosts) -> None:
-    """One of PATH, else the one that the task brings; else the message comes before any copy: the folder for
-    temporary files of those hosts cannot be made."""
+    """Of PATH, else one that the task brings; else it is said before any copy."""
     plugin = hosts.ansible.folder / "ansible_collections/nodegauge/gpu/plugins/plugin_utils/host_python.py"
     text = plugin.read_text()
     folders = text[text.index('FOLDERS = "') :].split('"')[1]

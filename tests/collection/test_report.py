@@ -63,8 +63,7 @@ class Page(HTMLParser):
 
 
 def test_every_host_is_a_row_the_worst_first_and_a_second_run_changes_nothing(roles: Ansible) -> None:
-    """Also a host that failed before the role ran.  Check mode writes nothing; a spoilt JSON file is
-    replaced."""
+    """Also one that failed before the role ran; a spoilt JSON file is replaced."""
     checked = report(roles, HOSTS, "--check")
     assert not (roles.folder / "out").exists()
     assert {task.status for task in checked.tasks if "report" in task.name} <= {"ok", "skipped"}

@@ -1,2 +1,1 @@
-"""`make e2e`: nodegauge on a kubelet, a containerd and a runc that nobody here wrote, in namespaces of its
-own (README.md)."""
+"""`make e2e`: nodegauge on a stock kubelet, containerd and runc, in namespaces of its own (README.md)."""

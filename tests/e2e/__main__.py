@@ -1,6 +1,5 @@
-"""`make e2e`: fetches and builds what is needed, runs the scenario in namespaces of its own, ends them, and
-compares the machine with what it was before.  Exit code 0 also where it cannot be run, which it says with the
-reason (1 with --required)."""
+"""`make e2e`: fetches and builds what is needed, runs the scenario in namespaces of its own, and ends them.
+Exit code 0 also where it cannot be run, which it says with the reason (1 with --required)."""
 
 from __future__ import annotations
 
@@ -15,18 +14,17 @@ from pathlib import Path
 
 import msgspec
 
-from e2e import hoststate, node_parts
-from e2e.hoststate import HostState
+from e2e import node_parts
 from e2e.inside import PROFILE, Order
-from e2e.sandbox import sandboxed
+from e2e.sandbox import cgroup_parents, remove_cgroups, sandboxed
 from testbed import profiles
 from testbed.binaries import build_kubelet, cache_folder, find_or_build
 from testbed.driver.build import library_folder
 from testbed.errors import TestbedError
 from testbed.interruption import alone, exit_code, interruptible, scratch
+from testbed.processes import Failed
 
 TESTS = Path(__file__).resolve().parents[1]
-SETTLE_SECONDS = 120.0
 PROGRAMS = {
     "unshare": "util-linux",
     "mount": "mount",
@@ -68,14 +66,14 @@ def check_folders(folders: Sequence[Path]) -> None:
                 )
 
 
-def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:
+def prepare(directory: Path, *, steps: Sequence[str]) -> Path:
     cache = cache_folder(os.environ)
     check_folders([directory, cache, TESTS, Path(sys.prefix), Path(sys.executable)])
     find_or_build(_say)
     kubelet = build_kubelet(_say)
     try:
         runtime, images = _packaged(cache)
-    except node_parts.NotMade as error:
+    except Failed as error:
         _say(f"{error}\nTrying again with freshly fetched package lists:")
         node_parts.fetch_lists(cache, progress=_say)
         runtime, images = _packaged(cache)
@@ -85,7 +83,6 @@ def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:
         runtime=str(runtime),
         images=tuple(map(str, images)),
         steps=tuple(steps),
-        record=record,
     )
     library_folder(profiles.load(PROFILE).driver.version)  # compiled now, not on the scenario's time
     file = directory / "order.json"
@@ -97,12 +94,12 @@ def _packaged(cache: Path) -> tuple[Path, list[Path]]:
     return node_parts.fetch_runtime(cache, progress=_say).root, node_parts.make_images(cache, progress=_say)
 
 
-def perform(directory: Path, *, steps: Sequence[str], record: bool) -> int:
+def perform(directory: Path, *, steps: Sequence[str]) -> int:
     began = time.monotonic()
-    order = prepare(directory, steps=steps, record=record)
+    order = prepare(directory, steps=steps)
     _say(f"prepared in {time.monotonic() - began:.1f} s")
     lock = cache_folder(os.environ) / "e2e" / "run.lock"
-    # Each run would see the other's cgroups and namespaces in its comparison.
+    # Each run would remove the other's cgroups.
     with alone(lock, waits=lambda: _say("another run is under way; waiting for its end")):
         code = _perform(directory, order)
     _say(f"everything took {time.monotonic() - began:.1f} s")
@@ -110,28 +107,14 @@ def perform(directory: Path, *, steps: Sequence[str], record: bool) -> int:
 
 
 def _perform(directory: Path, order: Path) -> int:
-    shared = hoststate.cgroup_parents()
-    before = hoststate.read(marker=str(directory))
+    shared = cgroup_parents()
     command = [sys.executable, "-m", "e2e.inside", str(order)]
     environ = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", "TMPDIR": "/tmp"}
     try:
         with sandboxed(command, environ=environ) as process:
-            code = process.wait()
+            return process.wait()
     finally:
-        hoststate.remove_cgroups(directory, there_before=shared)
-        changed = _compare(before, marker=str(directory))
-    return code or int(bool(changed))
-
-
-def _compare(before: HostState, *, marker: str) -> list[str]:
-    end = time.monotonic() + SETTLE_SECONDS
-    while (changed := before.differences(hoststate.read(marker=marker))) and time.monotonic() < end:
-        time.sleep(0.5)
-    counts = ", ".join(f"{len(lines)} {kind}" for kind, lines in before.lines.items())
-    _say(f"the machine before and after ({counts}): {'different' if changed else 'equal'}")
-    for line in changed:
-        _say(f"  {line}")
-    return changed
+        remove_cgroups(directory, there_before=shared)
 
 
 def _say(message: str) -> None:
@@ -145,9 +128,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--required", action="store_true", help="fail instead of skipping where it cannot run"
     )
-    parser.add_argument(
-        "--record", action="store_true", help="record what this kubelet shows of the compared pods"
-    )
     options = parser.parse_args(arguments)
     if reason := missing():
         _say(f"make e2e is skipped: {reason}.")
@@ -156,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         with scratch("e2e", keep=options.keep) as directory:
-            if code := perform(directory, steps=options.steps, record=options.record):
+            if code := perform(directory, steps=options.steps):
                 raise TestbedError(f"it ended with {code}, see above")
         return 0
 

@@ -13,17 +13,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from e2e.hoststate import CGROUPS
 from e2e.mounts import SERVICE_ADDRESS
 from e2e.node import Node
+from e2e.sandbox import CGROUPS
 from testbed.binaries import Binaries
 from testbed.controlplane import APISERVER, ControlPlane
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware
-from testbed.kubelet_comparison.perform import process_field, processes_of
 from testbed.marks import PREFIX as PREFIX
 from testbed.marks import labels_of, probe_of
 from testbed.marks import taints_of as taints_of
+from testbed.processes import with_variable
 from testbed.rest import Rest
 from testbed.wait import Progress, wait_for
 
@@ -86,11 +86,9 @@ class PodPlane(ControlPlane):
 
 
 class Cluster(Progress):
-    def __init__(
-        self, directory: Path, *, plane: PodPlane, node: Node, hardware: Hardware, record: bool
-    ) -> None:
+    def __init__(self, directory: Path, *, plane: PodPlane, node: Node, hardware: Hardware) -> None:
         super().__init__()
-        self.directory, self.record = directory, record
+        self.directory = directory
         self.plane, self.node, self.hardware = plane, node, hardware
         self.asked = datetime.now(UTC)
 
@@ -210,8 +208,17 @@ while os.path.exists(victim):
 
 
 def find(pod: Object) -> int | None:
-    first = (n for n in processes_of(pod["metadata"]["name"]) if process_field(n, "NSpid", at=-1) == 1)
-    return next(first, None)
+    there = with_variable(f"HOSTNAME={pod['metadata']['name']}")
+    return next((number for number in there if process_field(number, "NSpid", at=-1) == 1), None)
+
+
+def process_field(number: int, name: str, *, base: int = 10, at: int = 1) -> int:
+    """A number from a line of /proc/PID/status, the word `at`; 0 when the process has gone."""
+    try:
+        lines = Path(f"/proc/{number}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return int(next(line for line in lines if line.startswith(name)).split()[at], base)
 
 
 def process(pod: Object) -> int:
@@ -236,8 +243,7 @@ def pending(number: int, sent: signal.Signals) -> bool:
 
 
 def use_up_memory(pod: Object) -> None:
-    """Have the kernel kill the container's first process: one of ours enters its memory cgroup and takes the
-    rest."""
+    """Have the kernel kill the container's first process: one of ours takes its cgroup's memory."""
     number = process(pod)
     # Killed first, as a pod that requests less than it may use is on any node.
     Path(f"/proc/{number}/oom_score_adj").write_text("1000")

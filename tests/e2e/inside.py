@@ -12,9 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from e2e import mounts, nccl, pod_failures, scenario, steps, watch
+from e2e import mounts, nccl, pod_failures, scenario, watch
 from e2e.cluster import Cluster, PodPlane
-from e2e.hour_of_faults import hour_of_faults
 from e2e.node import Node
 from e2e.node_parts import Runtime
 from testbed import hardware
@@ -29,15 +28,13 @@ Stage = tuple[Lane, ...]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What the outer program tells this one.  `steps`: which to run, empty for all; `record`: write down what
-    the real kubelet shows of the common pods."""
+    """What the outer program tells this one.  `steps`: which to run, empty for all."""
 
     directory: str
     runtime: str
     kubelet: str
     images: tuple[str, ...]
     steps: tuple[str, ...] = ()
-    record: bool = False
 
 
 def control_plane(cluster: Cluster) -> None:
@@ -49,32 +46,27 @@ def containerd_and_images(cluster: Cluster) -> None:
 
 
 BEGIN: tuple[Stage, ...] = (
-    ((control_plane,), (containerd_and_images,), (steps.host_prepared,)),
-    ((steps.node_ready,),),
+    ((control_plane,), (containerd_and_images,), (scenario.host_prepared,)),
+    ((scenario.node_ready,),),
 )
 STAGES: tuple[Stage, ...] = (
-    ((steps.the_common_pods,), scenario.BEFORE),
+    (scenario.BEFORE,),
     ((nccl.measures, nccl.gives_way, nccl.hangs, nccl.loads), (scenario.helm_test,)),
     ((pod_failures.what_a_kubelet_does, pod_failures.drains),),
     ((watch.watches, watch.survives),),
-    ((hour_of_faults,),),
     (scenario.AFTER,),
 )
 """A new step goes where what it needs is there, in a lane of its own if it disturbs nobody."""
-ON_REQUEST = frozenset({hour_of_faults})
 
 
 def chosen(stages: Sequence[Stage], names: Collection[str]) -> list[Stage]:
-    """The stages with the named steps alone; without any, all but those on request."""
+    """The stages with the named steps alone; without any, all."""
     known = [step.__name__ for stage in stages for lane in stage for step in lane]
     if unknown := sorted(set(names) - set(known)):
         raise TestbedError(f"no such step: {', '.join(unknown)}; there are {', '.join(known)}")
     result = []
     for stage in stages:
-        lanes = [
-            tuple(step for step in lane if (step.__name__ in names if names else step not in ON_REQUEST))
-            for lane in stage
-        ]
+        lanes = [tuple(step for step in lane if not names or step.__name__ in names) for lane in stage]
         if left := tuple(lane for lane in lanes if lane):
             result.append(left)
     return result
@@ -92,7 +84,7 @@ def run(order: Order) -> None:
         images=order.images,
     )
     machine = hardware.plug(PROFILE, directory / "hardware")
-    cluster = Cluster(directory, plane=plane, node=node, hardware=machine, record=order.record)
+    cluster = Cluster(directory, plane=plane, node=node, hardware=machine)
     done: list[tuple[str, float]] = []
     for one in (*BEGIN, *chosen(STAGES, order.steps)):
         with ThreadPoolExecutor(max_workers=len(one)) as pool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 from testbed.errors import TestbedError
+from testbed.processes import output_of
 
 SERVICE_ADDRESS, NODE_ADDRESS = "10.0.0.1", "10.23.0.1"
 POD_NETWORK = "10.22.0.0/24"
@@ -27,9 +27,9 @@ def prepare(directory: Path) -> None:
     """Give the namespace a /var, a /run and sysctls of its own, and addresses on `lo`."""
     _refuse_outside()
     mounts(directory)
-    _run("ip", "link", "set", "lo", "up")
+    output_of(["ip", "link", "set", "lo", "up"])
     for address in (SERVICE_ADDRESS, NODE_ADDRESS):
-        _run("ip", "address", "add", f"{address}/32", "dev", "lo")
+        output_of(["ip", "address", "add", f"{address}/32", "dev", "lo"])
 
 
 def mounts(directory: Path) -> None:
@@ -37,14 +37,14 @@ def mounts(directory: Path) -> None:
     for folder in ("var/log", "var/lib", "var/tmp", "run", "sysctls"):
         (own / folder).mkdir(parents=True, mode=0o755)
     (own / "var/run").symlink_to("/run")
-    _run("mount", "--bind", str(own / "var"), "/var")
-    _run("mount", "--bind", str(own / "run"), "/run")
+    output_of(["mount", "--bind", str(own / "var"), "/var"])
+    output_of(["mount", "--bind", str(own / "run"), "/run"])
     for name, value in SYSCTLS.items():
         file = own / "sysctls" / name.replace("/", ".")
         file.write_text(f"{value}\n")
-        _run("mount", "--bind", str(file), f"/proc/sys/{name}")
+        output_of(["mount", "--bind", str(file), f"/proc/sys/{name}"])
     # A kubelet wants its volumes' mounts to reach containers; the peers are all in this namespace.
-    _run("mount", "--make-rshared", "/")
+    output_of(["mount", "--make-rshared", "/"])
 
 
 def _refuse_outside() -> None:
@@ -52,9 +52,3 @@ def _refuse_outside() -> None:
     first = Path(f"/proc/{FIRST_PID}/cmdline").read_bytes().split(b"\0")
     if os.getppid() != FIRST_PID or not any(word.endswith(b"init.py") for word in first):
         raise TestbedError("this is not the inside of a run's namespaces: start `make e2e` instead")
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise TestbedError(f"{' '.join(command)} failed ({done.returncode}): {done.stderr.strip()}")

@@ -1,5 +1,4 @@
-"""NCCL and load runs on a real kubelet.  NCCL and CUDA are simulated; pods, priorities, preemption, /dev/shm
-and the ends of processes are real."""
+"""NCCL and load runs on a real kubelet; NCCL and CUDA are simulated, pods and preemption are real."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""One node: containerd with runc, Debian's bridge, a stock kubelet; what differs from a usual node has its
-reason."""
+"""One node: containerd with runc, Debian's bridge, a stock kubelet; what differs has its reason."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +15,7 @@ from e2e import mounts
 from e2e.node_parts import PAUSE, Runtime
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware
-from testbed.processes import Process
+from testbed.processes import Process, output_of
 from testbed.wait import DEADLINE_SECONDS
 
 SOCKET = "/run/containerd/containerd.sock"
@@ -151,10 +149,6 @@ class Node:
         files = sorted(POD_LOGS.glob(f"{namespace}_{pod}*/*/*.log"), key=lambda file: file.stat().st_mtime)
         return "".join(file.read_text(errors="replace") for file in files)
 
-    def runc_version(self) -> str:
-        output = subprocess.run([self._runtime.runc, "--version"], capture_output=True, text=True, check=True)
-        return output.stdout.split()[2]
-
     def last_words(self) -> str:
         return "".join(
             f"\n{p.name}:\n{p.last_words()}" for p in (self._containerd, self._kubelet) if p is not None
@@ -175,8 +169,7 @@ class Node:
     def _snapshotter(self) -> str:
         """An overlay cannot lie on an overlay, as the files of a machine that is a container itself do."""
         command = ["stat", "--file-system", "--format=%T", str(self._directory)]
-        output = subprocess.run(command, capture_output=True, text=True, check=True)
-        return "native" if output.stdout.strip() == "overlayfs" else "overlayfs"
+        return "native" if output_of(command).strip() == "overlayfs" else "overlayfs"
 
     def _write(self, hardware: Hardware) -> None:
         folder = Path("/run/e2e")

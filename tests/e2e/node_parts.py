@@ -7,13 +7,11 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shlex
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,8 @@ from images.archive import Blob, Layer, layer, write
 
 from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 from testbed import debian
-from testbed.errors import TestbedError
 from testbed.hardware.nccl_file import CUDA, NCCL
+from testbed.processes import Failed, output_of
 from testbed.simulated_nccl import machine
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -62,10 +60,6 @@ PACKAGES = ("containerd", "runc", "containernetworking-plugins")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-class NotMade(TestbedError):
-    """Something cannot be had or made; the message quotes who failed."""
-
-
 class Runtime:
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -78,13 +72,10 @@ def fetch_runtime(cache: Path, *, progress: Callable[[str], None]) -> Runtime:
     runtime = Runtime(cache / "e2e" / "runtime")
     if not runtime.root.is_dir():
         progress(f"downloading Debian's {', '.join(PACKAGES)} (35 MB)")
-    try:
-        debian.unpack(runtime.root, *PACKAGES)
-    except debian.NotUnpacked as error:
-        raise NotMade(str(error)) from error
+    debian.unpack(runtime.root, *PACKAGES)
     for program in (runtime.containerd, runtime.ctr, runtime.runc, runtime.plugins / "bridge"):
         if not program.exists():
-            raise NotMade(f"{program} is missing: remove {runtime.root} and try again")
+            raise Failed(f"{program} is missing: remove {runtime.root} and try again")
     return runtime
 
 
@@ -97,27 +88,20 @@ def fetch_lists(cache: Path, *, progress: Callable[[str], None]) -> None:
     config.write_text(CONFIG.format(folder=folder), encoding="utf-8")
     progress("fetching apt's lists into the cache: the machine's own are missing or out of date")
     os.environ["APT_CONFIG"] = str(config)
-    _run(["apt-get", "update", "-q"])
+    debian.run(["apt-get", "update", "-q"])
 
 
 def make_images(cache: Path, *, progress: Callable[[str], None]) -> list[Path]:
     folder = cache / "e2e" / "images"
     folder.mkdir(parents=True, exist_ok=True)
     progress("images: operator and probe, as `make images` makes them")
-    output = _run([sys.executable, "-m", "images", "archives", "--out", str(folder), "--registry", REGISTRY])
+    command = [sys.executable, "-m", "images", "archives", "--out", str(folder), "--registry", REGISTRY]
+    output = output_of(command, cwd=CHECKOUT)
     made = [Path(line) for line in output.splitlines() if line.endswith(".tar")]
     probe = next(path for path in made if "probe" in path.name)
     talker = _another_python(folder / "talker.tar", probe, reference=TALKER, program=TALKS)
     mute = _another_python(folder / "mute.tar", probe, reference=MUTE, program=SAYS_NOTHING)
     return [*made, _pause(folder), talker, mute, _nccl(folder, probe)]
-
-
-def _run(command: Sequence[str], *, cwd: Path = CHECKOUT) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-    if done.returncode:
-        message = f"{done.stdout}{done.stderr}".strip()
-        raise NotMade(f"{shlex.join(command)} failed ({done.returncode}):\n{message}\n{debian.WAY_OUT}")
-    return done.stdout
 
 
 def _another_python(archive: Path, probe: Path, *, reference: str, program: str) -> Path:
@@ -197,7 +181,7 @@ def _pause(folder: Path) -> Path:
     archive, source = folder / "pause.tar", Path(__file__).with_name("pause.c")
 
     def fill(root: Path) -> None:
-        _run(["cc", "-static", "-Os", "-s", "-o", f"{root}/pause", str(source)])
+        output_of(["cc", "-static", "-Os", "-s", "-o", f"{root}/pause", str(source)])
 
     if not _newer(archive, than=[source]):
         _write(archive, reference=PAUSE, below=(), fill=fill, config={"Entrypoint": ["/pause"]})

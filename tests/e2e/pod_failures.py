@@ -1,5 +1,4 @@
-"""What happens to pods on a kubelet: no failure may change the verdict, and no pod may stay.  A reading that
-was written counts, whatever happened meanwhile."""
+"""What happens to pods on a kubelet: no failure changes the verdict, and no pod stays."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ from e2e.cluster import HEALTHY, NAMESPACE, Cluster, Object, pending, process, s
 from e2e.node_parts import MUTE, PAUSE, TALKER
 from nodegauge_operator import names
 from testbed import watching
-from testbed.errors import TestbedError
-from testbed.kubelet_comparison import perform, samples
+from testbed.errors import ApiError, TestbedError
 from testbed.watching import Event
 
 PROBE = "nodegauge.dev/probe"
@@ -26,6 +24,7 @@ DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/nodegauge"
 MAY_WRITE = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/nodegauge-probe"
 """What lets the probes' account write readings."""
 OPERATOR = "app.kubernetes.io/component=operator"
+URGENT, PROBE_IMAGE = "urgent", "localhost/nodegauge/probe:0.1.0"
 DRAINED_WITHIN = 300
 KUBELET_PODS = Path("/var/lib/kubelet/pods")
 
@@ -34,7 +33,9 @@ SLOW: Object = {"probes": {"health": {"window": "5s", "deadline": "3m"}}}
 UNFINISHED = {"probes": {"health": {"window": "4s", "deadline": "6s"}}}
 """A window that has not passed when the trial stops the probe, even on a busy machine: a probe that has read
 everything when its deadline comes leaves a whole reading."""
-TAKES = {samples.SLOT: "1"}
+SLOT = "example.com/place"
+"""An extended resource of which the node has one: the probe has it, and the urgent pod needs it."""
+TAKES = {SLOT: "1"}
 PLACED = {**SLOW, "podTemplate": {"resources": {"requests": TAKES, "limits": TAKES}}}
 """The probe takes the node's one place of an extended resource, which a pod of higher priority can want."""
 SILENT = {**UNFINISHED, "limits": {"overtime": "3s"}}
@@ -63,10 +64,31 @@ def delete(cluster: Cluster, pod: Object, **options: int) -> None:
     cluster.delete_pod(pod["metadata"]["name"], namespace=NAMESPACE, **options)
 
 
+def make_room(cluster: Cluster) -> None:
+    """One place on the node, and a priority class; again after a kubelet that has begun anew."""
+    path, one = f"/api/v1/nodes/{cluster.node.name}/status", {SLOT: "1"}
+    cluster.api.patch(path, {"status": {"capacity": one, "allocatable": one}})
+    try:
+        priority = {"metadata": {"name": URGENT}, "value": 1000}
+        cluster.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", priority)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+
+
 def preempt(cluster: Cluster, pod: Object) -> None:
     """A pod of higher priority needs the one place on the node that the probe has (see PLACED)."""
-    perform.make_room(cluster.api, node=cluster.node.name)
-    cluster.make_pod(samples.URGENT, samples.urgent(node=cluster.node.name, label=samples.URGENT)["spec"])
+    make_room(cluster)
+    main = {"name": "main", "image": PROBE_IMAGE, "imagePullPolicy": "Never", "command": ["python", "-c", ""]}
+    spec = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "nodeSelector": {"kubernetes.io/hostname": cluster.node.name},
+        "tolerations": [{"operator": "Exists"}],
+        "priorityClassName": URGENT,
+        "containers": [main | {"resources": {"requests": TAKES, "limits": TAKES}}],
+    }
+    cluster.make_pod(URGENT, spec)
 
 
 def preempt_unseen(cluster: Cluster, pod: Object) -> None:
@@ -115,7 +137,7 @@ def stop_apiserver(cluster: Cluster, pod: Object) -> None:
         )
 
 
-def forbid(cluster: Cluster, pod: Object) -> None:
+def forbid(cluster: Cluster) -> None:
     """The probes' account loses its right to write, as where an administrator removes the binding."""
     cluster.api.patch(MAY_WRITE, {"subjects": []})
 
@@ -133,11 +155,11 @@ def back(cluster: Cluster) -> None:
 
 
 def clear_preemption(cluster: Cluster) -> None:
-    if cluster.pod(samples.URGENT) is None:
+    if cluster.pod(URGENT) is None:
         return
-    cluster.until(lambda: terminated(cluster.pod(samples.URGENT)), what="the urgent pod's end")
-    cluster.delete_pod(samples.URGENT)
-    cluster.until(lambda: cluster.pod(samples.URGENT) is None, what="the urgent pod to be gone")
+    cluster.until(lambda: terminated(cluster.pod(URGENT)), what="the urgent pod's end")
+    cluster.delete_pod(URGENT)
+    cluster.until(lambda: cluster.pod(URGENT) is None, what="the urgent pod to be gone")
 
 
 @contextmanager
@@ -180,14 +202,15 @@ def _gone(cluster: Cluster, pod: Object) -> None:
 @dataclass(frozen=True)
 class Failure:
     """`wanted`: outcome and reason of the run that ends next, and `judged` whether that is a run of the
-    affected pod; `policy`: merged into the policy; `act`: done once the probe runs; `after`: done when it is
-    judged."""
+    affected pod; `policy`: merged into the policy; `before`: done before the run is asked for; `act`: done
+    once the probe runs; `after`: done when it is judged."""
 
     name: str
     wanted: str
     policy: Object
     act: Callable[[Cluster, Object], None] | None = None
     after: Callable[[Cluster], None] | None = None
+    before: Callable[[Cluster], None] | None = None
     judged: bool = field(default=True, kw_only=True)
 
 
@@ -215,13 +238,13 @@ ALL = (
     Failure("kubelet stopped", "read Read", SLOW, stop_kubelet, back),
     Failure("kubelet stopped, probe stuck", "unknown KubeletSilent", SILENT, stop_both, back),
     Failure("API server away", "read Read", SLOW, stop_apiserver),
-    Failure("right to write taken", "unknown NotWritten", UNFINISHED, forbid, allow),
+    Failure("right to write taken", "unknown NotWritten", UNFINISHED, after=allow, before=forbid),
 )
 
 
 def what_a_kubelet_does(cluster: Cluster) -> None:
     """Every failure in turn."""
-    perform.make_room(cluster.api, node=cluster.node.name)
+    make_room(cluster)
     wrong = []
     for failure in ALL:
         run, affected = _perform(cluster, failure)
@@ -243,6 +266,8 @@ def _perform(cluster: Cluster, failure: Failure) -> tuple[Object, str]:
     """How the run ended, and the pod's UID."""
     cluster.policy(**USUAL, awaited=False)
     cluster.policy(**failure.policy)
+    if failure.before is not None:
+        failure.before(cluster)
     with watching.pods(cluster.plane, namespace=NAMESPACE, selector=PROBE) as seen:
         mark = cluster.ask()
         pod = _act(cluster, failure, mark, seen)

@@ -1,5 +1,4 @@
-"""Mode Watch on a real kubelet: seconds from a fault to its taint, and the same node while things go wrong.
-Labels stay, and in the end the node carries what its hardware says."""
+"""Mode Watch on a real kubelet: seconds from a fault to its taint, and the same while things go wrong."""
 
 from __future__ import annotations
 
@@ -126,11 +125,8 @@ def life(cluster: Cluster) -> Object:
     }
 
 
-def fault_and_repair(cluster: Cluster, fault: str, taint: str) -> float:
-    """Seconds until a reading has tainted the node; then the fault is healed and the taint goes.
-
-    The container that tells it stays the same, and so does the object.
-    """
+def fault_and_repair(cluster: Cluster, fault: str, taint: str) -> None:
+    """A reading taints the node, the repair lifts the taint, and the container stays the same."""
     run, before, whose = cluster.last_run()["number"], cluster.reading(), life(cluster)
     began = time.monotonic()
     cluster.hardware.fault(fault)
@@ -149,7 +145,6 @@ def fault_and_repair(cluster: Cluster, fault: str, taint: str) -> float:
     lift(cluster, at_most=2 * LEAVE_RUNS)
     cluster.must_be(life(cluster), whose, what="the watch container after fault and repair")
     cluster.must_be(whose["restarts"], 0, what="how often it was started again")
-    return took
 
 
 def lift(cluster: Cluster, *, at_most: int) -> None:

@@ -33,8 +33,7 @@ SLOWED, SLOWED_SECONDS = ("hot", "power-brake"), 3.6
 
 
 class WatchContainer(WatchPod):
-    """The pod of the DaemonSet on one machine.  `sequence` counts its readings, `written` those that the API
-    server got."""
+    """The pod of the DaemonSet on one machine.  `written`: readings that the API server got."""
 
     def __init__(self, cluster: FakeCluster, machine: Machine, *, chance: random.Random) -> None:
         super().__init__(cluster, machine.name)

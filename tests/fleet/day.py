@@ -42,9 +42,7 @@ class Counted:
 
 @dataclass(kw_only=True)
 class Day:
-    """What happened: seconds from each fault to its taint, and what it cost.
-
-    `at_first`: in the first hour, in which a container that is new reports four times."""
+    """Seconds from each fault to its taint, and the cost; `at_first`: that of the first hour."""
 
     hours: float
     taints: dict[str, list[float]] = field(default_factory=dict)

@@ -1,8 +1,4 @@
-"""Faults of the API server, of etcd and of everybody, each with the end of a calm day.
-
-One fault after the other, on two fleets beside each other, because most of the time is waiting; a line each,
-and a table at the end.  The seed repeats it.
-"""
+"""Faults of the API server, of etcd and of everybody, on two fleets; each ends as a calm day."""
 
 from __future__ import annotations
 
@@ -15,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.injections import INJECTIONS, KILLS, Injection, killed
-from fleet.progress import interrupted
-from fleet.real import RealFleet, living, watched
+from fleet.real import RealFleet, interrupted, living, watched
 from testbed.binaries import find_or_build
 from testbed.errors import TestbedError
 from testbed.interruption import scratch

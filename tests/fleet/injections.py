@@ -12,8 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fleet.progress import until
-from fleet.real import FAST, GOOD, POLICY, RealFleet
+from fleet.real import FAST, GOOD, POLICY, RealFleet, until
 from nodegauge_contract import Problem, ProblemKind
 from support.cluster_under_test import OURS, delete_crds, install_crds
 from testbed.controlplane_config import ADMIN
@@ -395,8 +394,7 @@ def driver_hangs(fleet: RealFleet) -> Iterator[None]:
 
 @contextlib.contextmanager
 def watchers_gone(fleet: RealFleet) -> Iterator[None]:
-    """Mode Watch, in which no container ever starts; and somebody deletes the DaemonSet, and patches it: it
-    is made anew, the policy says what is missing, and health pods read the nodes."""
+    """No container starts, and somebody deletes and patches the DaemonSet: health pods read the nodes."""
     sets = f"/apis/apps/v1/namespaces/{fleet.rig.namespace}/daemonsets"
 
     def made() -> list[dict[str, Any]]:

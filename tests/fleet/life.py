@@ -1,7 +1,4 @@
-"""Weeks of a disturbed cluster in virtual time; every change needs a cause.
-
-A cluster, an operator, and a plan of disturbances drawn by a seed; the same seed gives the same life.
-"""
+"""Weeks of a cluster in virtual time, disturbed by a plan that a seed draws; every change needs a cause."""
 
 from __future__ import annotations
 

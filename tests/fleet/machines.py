@@ -1,5 +1,4 @@
-"""Machines whose faults are known: the tables are the truth of the simulated world, written down, not
-computed."""
+"""Machines whose faults are known: the tables are the truth of the simulated world."""
 
 from __future__ import annotations
 

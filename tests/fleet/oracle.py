@@ -372,8 +372,7 @@ class Slots:
         return sum(1 for at, other in self._new.values() if at > since and other == pool)
 
     def _most(self, pool: str, since: float, now: float, *, newly: bool = False, away: int = 0) -> int:
-        """How many nodes of a pool may be tainted (`newly`: within an hour), by the largest budget of that
-        time."""
+        """How many nodes of a pool may be tainted (`newly`: within an hour), by the largest budget."""
         specs = [spec for spec in self._record.specs(pool, since, now) if spec is not None]
         nodes = sum(1 for node in self._record.nodes.values() if node.machine.pool == pool) - away
         field = "gated_nodes_per_hour" if newly else "gated_nodes"

@@ -78,8 +78,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_scenario(chosen: argparse.Namespace) -> int:
-    """Print both tables; 1 if a straggler of a fleet that spreads by less than 1 % is missed, or too many
-    sound nodes are accused."""
+    """Print both tables; 1 if a straggler is missed below 1 % spread, or too many are accused."""
     wrong = False
     print("probe  spread  found of 8 (least, mean)  falsely of 52 (most)")
     for probe in PROBES:

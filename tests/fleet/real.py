@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import support.results as made
-from fleet.progress import until
 from nodegauge_operator.names import Reason
 from support.cluster_under_test import GROUP, OURS, ClusterUnderTest, Machines, at_work, install_crds
 from support.taint_history import TaintHistory
@@ -21,6 +22,15 @@ from testbed.marks import condition_of, labels_of, last_run_of, taints_of
 from testbed.operatorprocess import OperatorProcess
 from testbed.proxy import FaultProxy, Rule, When
 from testbed.scripted import create_node
+from testbed.wait import wait_for
+
+MOST_SECONDS = 240.0
+"""Outer bound of how long it takes until all is as it should be; what it took is printed."""
+LOOK_SECONDS = 0.2
+"""A look reads the whole fleet."""
+interrupted = threading.Event()
+"""Nothing is waited for any more."""
+until = partial(wait_for, seconds=MOST_SECONDS, every=LOOK_SECONDS, interrupted=interrupted)
 
 Object = dict[str, Any]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fleet.progress import until
+from fleet.real import until
 from support.cluster_under_test import OURS, ROOT
 from support.slice import GPU_NODES, NAMESPACE, RELEASE, VALUES, Slice
 from support.taint_history import TaintHistory

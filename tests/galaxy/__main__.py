@@ -1,5 +1,4 @@
-"""`make collection` and `make tarball`.  A check that fails stops no other; what this machine cannot run is
-listed with the reason, and is an error with --required."""
+"""`make collection`, `make tarball`.  A failure stops no other check; what cannot run here is listed."""
 
 from __future__ import annotations
 
@@ -53,8 +52,7 @@ class Run:
         return result == "ok"
 
     def everything(self) -> None:
-        """ansible-test takes longest and uses one core: it runs for every ansible-core at the same time, each
-        on a copy."""
+        """ansible-test takes longest: it runs for every ansible-core at the same time, each on a copy."""
         core = Core(self.folder / "installed", TOOLS, version=version_of(TOOLS))
         core.folder.mkdir()
         if not self.check("archive and tarball", lambda: self.tarball(core)):
@@ -160,11 +158,6 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def exit_code(outcomes: Sequence[Outcome], *, required: bool) -> int:
-    bad = {"FAILED", "not run"} if required else {"FAILED"}
-    return int(not outcomes or any(outcome.result in bad for outcome in outcomes))
-
-
 def tarball_alone() -> int:
     with tempfile.TemporaryDirectory(prefix="nodegauge-collection-") as made:
         current = Run(Path(made), Path())
@@ -173,7 +166,7 @@ def tarball_alone() -> int:
         return int(not current.check("archive and tarball", lambda: current.tarball(core)))
 
 
-def perform(*, required: bool, again: bool) -> int:
+def perform(*, again: bool) -> int:
     """One run at a time, for all share the environments in the cache; the exit code."""
     cache = cache_folder(os.environ) / "collection"
     cache.mkdir(parents=True, exist_ok=True)
@@ -185,7 +178,7 @@ def perform(*, required: bool, again: bool) -> int:
         current = Run(Path(made), cache, again)
         current.everything()
     print(f"\n{table(current.outcomes)}\n\neverything took {time.monotonic() - began:.0f} s", flush=True)
-    return exit_code(current.outcomes, required=required)
+    return int(not current.outcomes or any(outcome.result == "FAILED" for outcome in current.outcomes))
 
 
 def say(message: str) -> None:
@@ -196,13 +189,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="make collection", description="Build and check the Ansible collection."
     )
-    parser.add_argument("--required", action="store_true", help="fail where a check cannot be made here")
     parser.add_argument("--again", action="store_true", help="repeat checks that passed with the same files")
     parser.add_argument("--tarball", action="store_true", help="build the tarball alone, and check nothing")
     options = parser.parse_args(arguments)
     interruptible()
     try:
-        return tarball_alone() if options.tarball else perform(required=options.required, again=options.again)
+        return tarball_alone() if options.tarball else perform(again=options.again)
     except KeyboardInterrupt as interrupt:
         say(f"interrupted by {interrupt}; nothing that was started is left")
         return 130

@@ -16,6 +16,7 @@ from testbed import debian
 from testbed.binaries import Progress, cache_folder
 from testbed.errors import TestbedError
 from testbed.loopback import LOOPBACK
+from testbed.processes import Failed
 
 PACKAGES = ("openssh-server", "libnss-wrapper")
 SYSTEM = "/usr/sbin:/usr/local/sbin:/sbin"
@@ -89,7 +90,7 @@ def _unpacked(root: Path, progress: Progress) -> Sshd:
         progress(f"downloading Debian's {', '.join(PACKAGES)} (2 MB)")
     try:
         debian.unpack(root, *PACKAGES, missing=True)
-    except (OSError, debian.NotUnpacked) as error:
+    except (OSError, Failed) as error:
         raise TestbedError(
             f"no sshd on this machine, and none can be downloaded.  {WAY_OUT}\n{error}"
         ) from error

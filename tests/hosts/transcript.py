@@ -56,8 +56,7 @@ def message(result: str, *, steps: bool) -> list[str]:
 
 
 def cut(played: Played, *, steps: bool = True) -> str:
-    """The verdicts of the hosts that failed, by name, one that passed, and the first lines of the recap;
-    `steps`: with what to do, of the first."""
+    """Failed verdicts, one that passed, and the recap's first lines; `steps`: what to do."""
     lines: list[str] = []
     for title, section in sections(played.output):
         if title.startswith("PLAY RECAP"):

@@ -13,18 +13,13 @@ from testbed.matrix.board import Cell, play
 from testbed.matrix.expected import (
     PROFILES,
     RULES,
-    Machine,
-    Scenario,
     affected,
     changed_since,
     exists,
-    expected,
-    healthy,
     machines,
     representative,
     scenarios,
 )
-from testbed.profiles import names as profile_names
 
 ELSEWHERE = {
     "clock-step": "moves NVML's timestamps alone: tests/unit/test_driver_time.py",
@@ -73,22 +68,6 @@ def test_every_fault_leads_to_what_the_rules_demand(cells: dict[str, list[Cell]]
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_expectation_of_a_scenario_is_tried() -> None:
-    """Each expectation of a scenario is tried on a machine, and every machine is used."""
-    for scenario in SCENARIOS:
-        rules = {
-            machine.profile: (exists(machine, scenario), *_rule(machine, scenario)) for machine in MACHINES
-        }
-        assert {rules[name] for name, of in CHOSEN if of == scenario.name} == {*rules.values()}, scenario.name
-    assert {name for name, _ in CHOSEN} == set(profile_names())
-
-
-def _rule(machine: Machine, scenario: Scenario) -> tuple[str, bool]:
-    """Which of the scenario's expectations holds for the machine."""
-    differs = next((one.has for one in scenario.otherwise if one.has in machine.has), "")
-    return differs, machine.verdict == "unknown"
-
-
 def test_a_change_has_all_its_cells_tried() -> None:
     """A profile: all scenarios; an entry of the table: all machines; a rules file: those of its codes."""
 
@@ -120,13 +99,3 @@ def test_no_word_is_misspelt() -> None:
 def test_no_healthy_machine_has_a_finding_above_info() -> None:
     """Except where nothing can be judged: a runtime that hides GPUs."""
     assert {machine.verdict for machine in MACHINES if machine.findings} == {"unknown"}
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_only_a_failure_taints(scenario: Scenario) -> None:
-    """The table itself says that missing data and warnings put no taint on a node."""
-    for machine in MACHINES:
-        row = expected(machine, scenario)
-        assert not row.taint or row.verdict == "fail"
-        assert (row.health == "fail") == bool(row.taint)
-        assert row.verdict != "unknown" or row.interconnect == healthy(machine, load=0).interconnect

@@ -8,17 +8,20 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nodegauge_contract import LoadEnd, LoadSkip, Result, Unavailable
+from nodegauge_contract import LoadEnd, LoadResult, LoadSkip, Result, Unavailable
 from nodegauge_judge import CATALOGUE, Answer, Severity, Verdict
 from nodegauge_judge.loadtest_rules.judge import LoadJudgement, judge_load
 from nodegauge_probes.load.storage import FILE
 from nodegauge_probes.page import page
-from support.load_probe import QUICK, burning, load
 from support.nccl_probe import NcclOn, NcclRun
 from testbed.driver.build import LIBRARY
 from testbed.hardware.loads import announcements, following
@@ -27,6 +30,49 @@ from testbed.wait import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("state")]
 TWO = "pcie-phb-2"
+QUICK = ("--seconds", "2")
+
+
+def load(run: NcclRun, *options: str) -> LoadResult:
+    with following(run.hardware):
+        result = run.result(*(options or QUICK), probe="load")
+    assert result.problem is None
+    assert result.load is not None
+    return result.load
+
+
+@dataclass
+class Burning:
+    run: NcclRun
+    process: subprocess.Popen[bytes]
+
+    def __call__(self) -> Result:
+        return self.run.finish(self.process)
+
+    @property
+    def children(self) -> list[int]:
+        return [pid for pid in self.run.left_behind() if pid != self.process.pid]
+
+
+@contextmanager
+def burning(run: NcclRun, *options: str) -> Iterator[Burning]:
+    loads = run.hardware.directory / LOADS
+    loads.unlink(missing_ok=True)  # what a run before has announced
+    with following(run.hardware):
+        process = run.start(*(options or ("--seconds", "30")), probe="load")
+
+        def computes() -> bool:
+            """Set-up computes, then copies, then the load: what each GPU announced last, and how often."""
+            lines = [line.split() for line in loads.read_text().splitlines()] if loads.exists() else []
+            each = ([percent for _, own, _, percent in lines if own == u] for u in run.hardware.uuids)
+            return all(len(percents) > 2 and percents[-1] == "100" for percents in each)
+
+        try:
+            wait_for(computes, what="all GPUs compute")
+            yield Burning(run, process)
+        finally:
+            process.kill()
+            process.communicate()
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 import nodegauge_contract as contract
 from nodegauge_probes.page import page as table
-from support.busy import busy
 from support.probing import Healthy, On, table_cells
 
+GOLDEN = Path(__file__).parent.parent / "golden"
 ONCE, THRICE = (contract.XidCount(count=count, first=5, last=9) for count in (1, 3))
 
 
@@ -84,8 +84,8 @@ def rows_of(result: contract.Result, title: str) -> list[str]:
 
 
 def test_the_page_stays_narrow(healthy: Healthy) -> None:
-    result = healthy("dgx2-v100-16")
-    for shown, widest in ((result, 120), (busy(result), 135)):
+    busy = contract.decode((GOLDEN / "result-1.1-dgx2-busy.json").read_text())
+    for shown, widest in ((healthy("dgx2-v100-16"), 120), (busy, 135)):
         rest = table.render(shown).replace(contract.render_matrix(shown), "")
         assert max(map(len, rest.splitlines())) <= widest
         assert rest.isascii()
@@ -169,9 +169,6 @@ def test_notes_are_short_where_nobody_misses_anything() -> None:
     page = table.render(contract.Result(probe="health", gpus=[gpu]))
     [note] = [line for line in page.splitlines() if line.startswith("  not supported by this GPU")]
     assert note == "  not supported by this GPU: fabric; temperature memory, shutdown"
-
-
-GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 def nccl_page(nccl: contract.NcclResult, *, problem: contract.Problem | None = None) -> str:

@@ -112,11 +112,8 @@ CHANGES: list[tuple[str, str, dict[str, Any], str, str]] = [
 def test_a_change_is_told(
     watch: On, profile: str, fault: str, parameters: dict[str, Any], why: str, code: str
 ) -> None:
-    """With its reason, and as a document in which the judge finds it where one run is enough.
-
-    A fault may change two values; the reason is the one that the look in progress reads first, and the other
-    brings the next reading.
-    """
+    """With its reason, and so that the judge finds it where one run is enough.  Of two values that a fault
+    changes, the reason is the one that is read first; the other brings the next reading."""
     on = watch(profile)
     with on.started() as life:
         life.calm()

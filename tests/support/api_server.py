@@ -1,5 +1,4 @@
-"""An API server in memory: as much of one as the operator's adapter can tell from the real one; tests/cluster
-checks the same on a real one."""
+"""An API server in memory, for the operator's adapter; tests/cluster checks the same on a real one."""
 
 from __future__ import annotations
 
@@ -26,11 +25,12 @@ EVENTS = "/api/v1/namespaces/default/events"
 POLICIES = f"/apis/{names.API_VERSION}/{names.POLICY_PLURAL}"
 REPORTS = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
 READINGS = f"/apis/{names.API_VERSION}/{names.READING_PLURAL}"
+HISTORIES = f"/apis/{names.API_VERSION}/{names.HISTORY_PLURAL}"
 CHASSIS = f"/apis/{names.API_VERSION}/{names.CHASSIS_PLURAL}"
 DAEMONSETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
 ADMISSION, BINDINGS = (path.rpartition("/")[0] for path in (admission.POLICY, admission.BINDING))
 CORE = (NODES, PODS, EVENTS, DAEMONSETS, LEASES, ADMISSION, BINDINGS)
-COLLECTIONS = (*CORE, POLICIES, REPORTS, READINGS, CHASSIS)
+COLLECTIONS = (*CORE, POLICIES, REPORTS, READINGS, CHASSIS, HISTORIES)
 EFFECTS = {"NoSchedule", "PreferNoSchedule", "NoExecute"}
 CUSTOM = {POLICIES: names.POLICY_PLURAL, REPORTS: names.REPORT_PLURAL, READINGS: names.READING_PLURAL}
 
@@ -48,7 +48,7 @@ def copied(body: Any) -> Any:
 
 
 def not_found(name: str) -> ApiError:
-    return ApiError(404, "NotFound", f"{name} not found")
+    return ApiError(404, "NotFound", f'"{name}" not found')
 
 
 def conflict(message: str) -> ApiError:
@@ -198,8 +198,8 @@ class FakeApiServer:
 
     def _check(self, path: str, body: Body) -> None:
         json.dumps(body)
-        if path in CUSTOM:
-            wrong = schema.errors(body | {"metadata": {}}, schema.schema(CUSTOM[path]))
+        if kind := CUSTOM.get(path) or {HISTORIES: names.HISTORY_PLURAL}.get(path):
+            wrong = schema.errors(body | {"metadata": {}}, schema.schema(kind))
             if wrong:
                 raise ApiError(422, "Invalid", "; ".join(wrong))
         if path == NODES:

@@ -10,7 +10,7 @@ from nodegauge_cli.cleanup import command
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import KubeError, NotFound
 from nodegauge_operator.kube.workloads import OPERATOR
-from support.api_server import NAMESPACE, NODES, PODS, REPORTS, Body
+from support.api_server import HISTORIES, NAMESPACE, NODES, PODS, REPORTS, Body
 from support.client import FakeClient, unavailable
 from support.cluster import FakeCluster
 from support.virtual_time import run
@@ -52,6 +52,7 @@ class DirtyCluster(FakeClient):
         owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": body["metadata"]["uid"]}
         kind = {"apiVersion": names.API_VERSION, "kind": names.REPORT_KIND, "spec": {}}
         self.cluster.create(REPORTS, kind | {"metadata": {"name": name, "ownerReferences": [owner]}})
+        self.cluster.create(HISTORIES, {"metadata": {"name": name}})
 
     def add_probe(self, name: str, *, phase: str = "Running") -> None:
         annotations = {names.POD_NODE: "node-0", names.POD_NODE_UID: "uid", names.POD_RUN: "1"}
@@ -125,7 +126,7 @@ class DirtyCluster(FakeClient):
 
     def left(self) -> tuple[dict[str, list[str]], list[str], list[str]]:
         objects = self.cluster.objects
-        return self.marks(), sorted(objects[REPORTS]), sorted(objects[PODS])
+        return self.marks(), sorted(objects[REPORTS] | objects[HISTORIES]), sorted(objects[PODS])
 
 
 def failing(

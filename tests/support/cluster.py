@@ -172,6 +172,7 @@ class FakeCluster(api_server.FakeApiServer):
         return {
             "nodes": {n: _node_state(b) for n, b in objects[api_server.NODES].items()},
             "reports": {n: _report_state(b) for n, b in objects[api_server.REPORTS].items()},
+            "histories": {n: b["status"] for n, b in objects[api_server.HISTORIES].items()},
             "events": sorted(
                 (b["involvedObject"]["name"], b["reason"], b["message"])
                 for b in objects[api_server.EVENTS].values()

@@ -33,10 +33,8 @@ ROOT = Path(__file__).resolve().parents[2]
 GROUP = "/apis/nodegauge.dev/v1alpha1"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
-PER_NODE = ("nodereports", "nodereadings", "chassisreadings")
+PER_NODE = ("nodereports", "nodereadings", "nodehistories", "chassisreadings")
 OURS = "nodegauge.dev/"
-AT_ONCE = {"enterRuns": 1, "leaveRuns": 1, "dwell": "1s", "probationAfter": []}
-"""Hysteresis of a policy: one run sets a taint, and one lifts it."""
 
 
 def run_of(pod: Object) -> tuple[str, str]:
@@ -111,11 +109,9 @@ class ClusterUnderTest:
         self.policies.append(name)
         return name
 
-    def operator(
-        self, *, kubeconfig: Path | None = None, name: str = "operator", **env: str
-    ) -> OperatorProcess:
+    def operator(self, *, name: str = "operator", **env: str) -> OperatorProcess:
         return OperatorProcess(
-            kubeconfig=kubeconfig or self.kubeconfig,
+            kubeconfig=self.kubeconfig,
             namespace=self.namespace,
             directory=self.directory / name,
             environment=env,
@@ -147,9 +143,6 @@ class ClusterUnderTest:
     def report(self, name: str) -> Object:
         return self.api.find(f"{GROUP}/nodereports/{name}")
 
-    def reading(self, name: str) -> Object:
-        return self.api.find(f"{GROUP}/nodereadings/{name}")
-
     def last_run(self, name: str) -> Object:
         return marks.last_run_of(self.report(name))
 
@@ -159,12 +152,6 @@ class ClusterUnderTest:
     def counts(self) -> dict[str, int]:
         policy = self.api.get(f"{GROUP}/gpuvalidationpolicies/{self.policies[-1]}")
         return policy.get("status", {}).get("nodes", {"validated": 0})
-
-    def events(self, name: str) -> list[Object]:
-        uid = self.node(name)["metadata"]["uid"]
-        items = self.api.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
-        by_us = [e for e in items if e.get("reportingController") == "nodegauge.dev/operator"]
-        return [e for e in by_us if e["regarding"].get("uid") == uid]
 
     def wait_run(self, name: str, number: int) -> Object:
         wait_for(lambda: self.last_run(name).get("number", 0) >= number, what=f"run {number} of {name}")
@@ -223,8 +210,7 @@ def install_crds(api: Rest) -> None:
 
 
 def delete_crds(api: Rest, *names: str) -> None:
-    """Where it cannot list objects of a young CRD, the API server waits minutes, or for a change of the
-    CRD."""
+    """Each is asked again by a change: the API server waits for one where a CRD is too young to list."""
     going = set(names) or {crd["metadata"]["name"] for crd in _crds()}
     for name in going:
         with contextlib.suppress(ApiError):

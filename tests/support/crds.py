@@ -1,5 +1,4 @@
-"""The CRDs in tests.  A schema may be stricter than the operator's type (a length, an enum), but not
-laxer."""
+"""The CRDs in tests.  A schema may be stricter than the operator's type, but not laxer."""
 
 from __future__ import annotations
 

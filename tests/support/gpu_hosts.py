@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import textwrap
@@ -82,12 +81,3 @@ def tree(folder: Path) -> dict[str, str]:
 def fake_archive(path: Path, body: str) -> Path:
     path.write_text("import os, signal, subprocess, sys, time\n" + textwrap.dedent(body), encoding="utf-8")
     return path
-
-
-def running(mark: str) -> list[int]:
-    result = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            result += [int(entry.name)] if mark in command and int(entry.name) != os.getpid() else []
-    return result

@@ -77,8 +77,7 @@ class Guarded:
 
 
 class Writer:
-    """A probe pod on a node, and calls with the token that is bound to it; `path`: of its node's object.
-    `fixed`: what each of its parts holds."""
+    """A probe pod on a node, and calls with its token; `path`: its node's object; `fixed`: of each part."""
 
     def __init__(self, guarded: Guarded, node: str, **fixed: Any) -> None:
         self.api, self.path, self._fixed = guarded.admin, f"{READINGS}/{node}", fixed

@@ -106,8 +106,7 @@ def grew(seconds: float = 3.0, **by: float) -> contract.Growth:
 
 
 def judge(*results: contract.Result, history: History | None = None, **how: Any) -> Judgement:
-    """The judgement of the last of these runs, each judged with what the ones before it left behind; `how`:
-    further arguments of the judge."""
+    """The judgement of the last of these runs, after the ones before it; `how`: for the judge."""
     past = history or History()
     for result in results:
         judgement = judge_health(result, history=past, **how)
@@ -116,8 +115,7 @@ def judge(*results: contract.Result, history: History | None = None, **how: Any)
 
 
 def of_what_was_asked(judgement: Judgement) -> Judgement:
-    """The judgement without the gaps of a document that holds only what a test is about: there a value that
-    nobody asked for is "not read"."""
+    """The judgement without the gaps of a document that holds only what a test is about."""
     findings = [
         finding
         for finding in judgement.findings

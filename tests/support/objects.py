@@ -197,8 +197,7 @@ class AReport(Report, frozen=True, kw_only=True):
 
 
 def make_snapshot(**known: Any) -> Snapshot:
-    """A node of the default policy, not measured yet, with a slot for a health run, and with what its pods
-    wrote; `known` replaces that."""
+    """A node of the default policy, not measured yet, with a slot and what its pods wrote; or `known`."""
     start: dict[str, Any] = {
         "node": make_node(),
         "policy": make_policy(),

@@ -1,5 +1,4 @@
-"""One operator process without its loop.  Watch events arrive at `deliver`, a node is reconciled at
-`reconcile`."""
+"""One operator process without its loop: events arrive at `deliver`, a node is taken at `reconcile`."""
 
 from __future__ import annotations
 

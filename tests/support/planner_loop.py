@@ -1,5 +1,4 @@
-"""One node, its four probes, and the planner in a loop; every write succeeds (`support.promises` has the
-rest)."""
+"""One node, its four probes, and the planner in a loop; every write succeeds."""
 
 from __future__ import annotations
 

@@ -66,8 +66,7 @@ class Played:
 
 @dataclass(frozen=True)
 class Ansible:
-    """An ansible-core, with the staged collections and a home of its own in `folder`; `tools`: the folder of
-    its programs."""
+    """An ansible-core (`tools`: its programs), with the staged collections and a home in `folder`."""
 
     folder: Path
     tools: Path = TOOLS

@@ -1,5 +1,4 @@
-"""A few nodes, an operator, and everybody who may come between.  What must hold is checked after every
-write."""
+"""A few nodes, an operator, and all who may come between; what must hold is checked after every write."""
 
 from __future__ import annotations
 

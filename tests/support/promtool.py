@@ -89,6 +89,22 @@ class Promtool:
             for (expr, minute), samples in expected.items()
         ]
         test = {"interval": "1m", "input_series": input_series, "promql_expr_test": tests}
+        return self._tested(test)
+
+    def says(
+        self,
+        input_series: list[dict[str, str]],
+        alert: str,
+        minute: int,
+        labels: dict[str, str],
+        annotations: dict[str, str],
+    ) -> str:
+        """The one alert of this name that fires then."""
+        fires = {"exp_labels": labels, "exp_annotations": annotations}
+        asked = {"alertname": alert, "eval_time": f"{minute}m", "exp_alerts": [fires]}
+        return self._tested({"interval": "1m", "input_series": input_series, "alert_rule_test": [asked]})
+
+    def _tested(self, test: dict[str, Any]) -> str:
         body = {"rule_files": ["rules.json"], "evaluation_interval": "1m", "tests": [test]}
         (self.directory / "test.json").write_text(json.dumps(body))
         done = self.run("test", "rules", "test.json")

@@ -4,8 +4,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 
 def tried(examples: int) -> settings:
-    """How many examples a property is tried with: always the same ones, so that a red build is about the
-    change that it tests."""
+    """How many examples a property is tried with: always the same ones."""
     return settings(
         max_examples=examples,
         derandomize=True,

@@ -1,5 +1,4 @@
-"""As much of an API server's check of structural schemas as our CRDs use; CEL rules are not evaluated
-here."""
+"""An API server's check of structural schemas, as far as our CRDs use it; no CEL."""
 
 from __future__ import annotations
 

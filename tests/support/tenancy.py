@@ -42,8 +42,7 @@ class Tenancy:
             yield plane
 
     def take(self, owner: str) -> None:
-        """A test of this folder is next; "" for all those that tidy up after themselves.  TestbedError for
-        one that has left already: its fixtures are gone."""
+        """A test of this folder is next ("": one that tidies up); TestbedError for a folder that has left."""
         if owner == self._owner:
             return
         if owner and owner in self._left:

@@ -73,8 +73,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Not for a test that waits for a thread or a process: only servers of the same loop answer in no
-    time."""
+    """Not for waits for threads and processes: only servers of the same loop answer in no time."""
 
     @functools.wraps(test)
     def wrapped(*arguments: P.args, **fixtures: P.kwargs) -> None:

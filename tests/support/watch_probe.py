@@ -98,8 +98,7 @@ class Life:
         return next_reading
 
     def calm(self, *, looks: int = 10) -> None:
-        """It takes no reading for so many looks, though it might; the slowest signals are read at every
-        thirtieth."""
+        """No reading for so many looks, though it might; the slowest signals are read at every thirtieth."""
         self.rest(looks)
         assert self._has_ended is False, self.errors
         assert self.reasons[self._heard :] == []
@@ -110,9 +109,6 @@ class Life:
 
     def rest(self, looks: int) -> None:
         wait_for(lambda: self._has_ended or self._may_read, what="the pause after its last reading")
-        self.sees(looks)
-
-    def sees(self, looks: int) -> None:
         wanted = self.looks + looks
         wait_for(lambda: self._has_ended or self.looks >= wanted, what=f"{wanted} looks")
 

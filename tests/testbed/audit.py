@@ -1,5 +1,4 @@
-"""Reads the audit log of a control plane: who wrote what, with which body, and what the answer was.
-`audit-policy.yaml` decides what is in it."""
+"""Reads a control plane's audit log: who wrote what (`audit-policy.yaml` decides what is in it)."""
 
 from __future__ import annotations
 
@@ -26,10 +25,8 @@ class Entry:
     verb: str
     group: str
     resource: str
-    namespace: str
     name: str
     code: int
-    body: Any
     user_agent: str
     path: str
     raw: Object = field(repr=False)
@@ -59,9 +56,8 @@ class AuditTrail:
             lines = log.read(end - self._start).splitlines()
         return [entry for entry in map(entry_of, map(json.loads, lines)) if entry is not None]
 
-    def writes(self, *, user: str = "", user_agent: str = "") -> list[Entry]:
-        writes = [entry for entry in self.entries() if entry.is_write and user in ("", entry.user)]
-        return [entry for entry in writes if entry.user_agent.startswith(user_agent)]
+    def writes(self, *, user_agent: str) -> list[Entry]:
+        return [e for e in self.entries() if e.is_write and e.user_agent.startswith(user_agent)]
 
     def _marked(self) -> int:
         """Wait for the line of a request that can be recognised; the size of the log behind it."""
@@ -94,10 +90,8 @@ def entry_of(event: Object) -> Entry | None:
         verb=event["verb"],
         group=target.get("apiGroup", ""),
         resource="/".join(filter(None, (target.get("resource"), target.get("subresource")))),
-        namespace=target.get("namespace", ""),
         name=target.get("name", ""),
         code=event.get("responseStatus", {}).get("code", 0),
-        body=event.get("requestObject"),
         user_agent=event.get("userAgent", ""),
         path=event["requestURI"].partition("?")[0],
         raw=event,

@@ -27,6 +27,8 @@ KUBERNETES = "1.36.3"
 ETCD = "3.6.5"
 HELM = "4.3.1"
 PROMETHEUS = "3.13.5"
+ALERTMANAGER = "0.31.1"
+"""Later modules lack the assets of its web UI, without which it does not build (ui/web.go, go:embed)."""
 MODULES = Path(__file__).with_name("go")
 GO_MINIMUM = (1, 26)
 GO_NAME = "Go 1.26"
@@ -38,8 +40,7 @@ INTERRUPT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Tool:
-    """`usual`: how long building it took on two cores.  `sets`: the variable that the linker sets to the
-    version."""
+    """`usual`: how long building it took on two cores.  `sets`: the linker's variable for the version."""
 
     name: str
     version: str
@@ -71,10 +72,19 @@ KUBERNETES_TOOLS = (
 )
 HELM_SETS = "helm.sh/helm/v4/internal/version.version=v"
 HELM_TOOL = Tool("helm", HELM, "helm", "helm.sh/helm/v4/cmd/helm", "2 min", sets=HELM_SETS)
-PROMTOOL = Tool(
-    *("promtool", PROMETHEUS, "prometheus", "github.com/prometheus/prometheus/cmd/promtool", "2 to 3 min"),
-    sets="github.com/prometheus/common/version.Version=",
-    tags="remove_all_sd",  # without service discovery of clouds: less to download and to compile
+
+
+def _prometheus(name: str, version: str, module: str, usual: str) -> Tool:
+    sets = "github.com/prometheus/common/version.Version="
+    # without service discovery of clouds: less to download and to compile
+    package = f"github.com/prometheus/{module}/cmd/{name}"
+    return Tool(name, version, module, package, usual, sets=sets, tags="remove_all_sd")
+
+
+PROMTOOL = _prometheus("promtool", PROMETHEUS, "prometheus", "2 to 3 min")
+ALERTING_TOOLS = (
+    _prometheus("prometheus", PROMETHEUS, "prometheus", "2 min after promtool"),
+    _prometheus("alertmanager", ALERTMANAGER, "alertmanager", "2 min"),
 )
 
 
@@ -112,6 +122,12 @@ def build_promtool(progress: Progress = say) -> Path:
     return _build_missing([PROMTOOL], progress)["promtool"]
 
 
+def build_alerting(progress: Progress = say) -> tuple[Path, Path]:
+    """Prometheus and Alertmanager."""
+    built = _build_missing(ALERTING_TOOLS, progress)
+    return built["prometheus"], built["alertmanager"]
+
+
 def cache_folder(environ: Mapping[str, str]) -> Path:
     if own := environ.get("NODEGAUGE_CACHE"):
         return Path(own).absolute()
@@ -122,8 +138,7 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _assets(environ: Mapping[str, str]) -> dict[str, Path]:
-    """Programs in KUBEBUILDER_ASSETS; those of Kubernetes together or not at all (its version skew
-    policy)."""
+    """Programs in KUBEBUILDER_ASSETS; those of Kubernetes together or not at all (version skew policy)."""
     if not (folder := environ.get("KUBEBUILDER_ASSETS")):
         return {}
     if not Path(folder).is_dir():

@@ -1,5 +1,4 @@
-"""The command `python -m testbed`: a simulated GPU cluster to try things on.  Errors say what to do, and end
-with 1."""
+"""`python -m testbed`: a simulated GPU cluster to try things on.  Errors say what to do, and end with 1."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The assembled testbed: control plane, simulated nodes and their hardware; it ends with the program that
-holds it."""
+"""Control plane, simulated nodes and their hardware; all end with the program that holds them."""
 
 from __future__ import annotations
 

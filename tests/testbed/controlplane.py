@@ -10,7 +10,6 @@ import os
 import secrets
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -21,7 +20,7 @@ from testbed.binaries import Binaries, find_or_build
 from testbed.errors import ApiError, ControlPlaneError
 from testbed.kubeconfig import write_kubeconfig, write_private
 from testbed.loopback import reserve_port
-from testbed.processes import Process, Running
+from testbed.processes import Process, Running, output_of
 from testbed.rest import Rest
 from testbed.wait import DEADLINE_SECONDS, wait_for
 
@@ -104,8 +103,7 @@ class ControlPlane(Running):
 
     @contextlib.contextmanager
     def frozen(self, name: str) -> Iterator[None]:
-        """One of the programs is stopped by SIGSTOP meanwhile: it holds its connections and answers
-        nobody."""
+        """One of the programs is stopped by SIGSTOP: it holds its connections and answers nobody."""
         process = self._processes[name]
         process.send(signal.SIGSTOP)
         try:
@@ -124,8 +122,7 @@ class ControlPlane(Running):
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
-        """What is written meanwhile is lost: etcd is restored from a copy, and what read from it starts
-        again, as etcd's manual asks."""
+        """What is written meanwhile is lost: etcd is restored from a copy, and its readers start again."""
         backup = self.directory / "etcd-backup"
         with self._without_etcd():
             shutil.copytree(self.layout.etcd_data, backup)
@@ -173,12 +170,7 @@ class ControlPlane(Running):
         home = self.directory / "helm"
         own = {f"HELM_{kind}_HOME": str(home / kind) for kind in ("CACHE", "CONFIG", "DATA")}
         env = {"GOGC": "off", **os.environ, **own, "KUBECONFIG": str(self.kubeconfig)}
-        command = [str(self.binaries.helm), *arguments]
-        done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        if done.returncode:
-            output = done.stderr.strip() or done.stdout.strip()
-            raise ControlPlaneError(f"helm {' '.join(arguments)} failed with {done.returncode}: {output}")
-        return done.stdout
+        return output_of([str(self.binaries.helm), *arguments], env=env)
 
     # Starting it.
 
@@ -213,8 +205,7 @@ class ControlPlane(Running):
         )
 
     def _bring_up(self, programs: Mapping[str, Program]) -> None:
-        """Start these.  What uses one of their ports as its local end just now will let it go, so they try
-        again."""
+        """Start these, again while one of their ports is somebody's local end."""
         until = time.monotonic() + READY_SECONDS
         while True:
             for name, (program, flags) in programs.items():

@@ -43,8 +43,7 @@ class Layout:
 
 
 def etcd_flags(layout: Layout, *, port: int) -> list[str]:
-    """One member, on loopback, that does not wait for the disk: only a crash of the machine loses data.  The
-    peer address that it announces only names it."""
+    """One member on loopback that does not wait for the disk; its peer address only names it."""
     client = f"http://{LOOPBACK}:{port}"
     return [
         f"--data-dir={layout.etcd_data}",
@@ -90,8 +89,7 @@ def apiserver_flags(layout: Layout, *, port: int, etcd_port: int) -> list[str]:
 
 
 def scheduler_config(layout: Layout) -> str:
-    """A pod that did not fit is tried again after a second, not after up to ten: tests and people wait for
-    it."""
+    """A pod that did not fit is tried again after a second, not after up to ten."""
     document = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",

@@ -1,5 +1,4 @@
-"""The testbed as a process that stays: whoever has locked `testbed.lock`, which says `ready` once all is
-started."""
+"""The testbed as a process that stays: whoever has locked `testbed.lock`, which says `ready` in the end."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ def holder(directory: Path) -> Holder | None:
 
 @contextlib.contextmanager
 def holding(directory: Path, parts: Sequence[str] = PARTS) -> Iterator[Callable[[], object]]:
-    """Hold a directory for a block, without what an earlier holder left; what is given says that all is
-    ready."""
+    """Hold a directory, without what an earlier holder left; what is given says that all is ready."""
     directory.mkdir(parents=True, exist_ok=True)
     lock = os.open(directory / "testbed.lock", os.O_RDWR | os.O_CREAT, 0o600)  # closed by the process' end
     try:

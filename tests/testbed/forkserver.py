@@ -65,8 +65,7 @@ def run(
 
 
 def is_loaded(argv: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether a fork can be this program: it is loaded, or code, and the interpreter's own variables are the
-    same."""
+    """Whether a fork can be this program: loaded or code, and the interpreter's variables are the same."""
     known = argv[1:2] == ["-c"] or (argv[1:2] == ["-m"] and argv[2] in LOADED)
     own, its = ({k: v for k, v in env.items() if k.startswith("PYTHON")} for env in (os.environ, environment))
     return known and argv[0] == sys.executable and own == its
@@ -148,8 +147,7 @@ class Server:
             self._orders = None
 
     def order(self, order: dict[str, Any], descriptors: list[int], *, loaded: Iterable[str] = ()) -> None:
-        """Have it done by a process with these modules loaded; the last descriptor is a socket for pid and
-        wait status."""
+        """By a process with these modules loaded; the last descriptor is a socket for pid and wait status."""
         with self._lock:
             if self._orders is None:
                 self._orders = self._start()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 from testbed.binaries import cache_folder
-from testbed.errors import TestbedError
 from testbed.interruption import alone
+from testbed.processes import output_of
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILDER = ROOT / "ansible" / "archive"
@@ -36,10 +35,7 @@ def host_archive() -> Path:
 
 
 def build(out: Path, *options: str) -> None:
-    command = [sys.executable, str(BUILDER), str(out), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
-    if done.returncode != 0:
-        raise TestbedError(done.stderr.strip())
+    output_of([sys.executable, str(BUILDER), str(out), *options])
 
 
 def _digest() -> str:

@@ -18,8 +18,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def interruptible(numbers: Sequence[signal.Signals] = SIGNALS, *, says: str = "") -> None:
-    """The first of these signals is a KeyboardInterrupt with its name; no second one interrupts the way
-    out."""
+    """The first of these signals is a KeyboardInterrupt with its name; no second one interrupts the end."""
 
     def interrupt(number: int, _: object) -> None:
         for other in numbers:

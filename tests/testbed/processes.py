@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 from abc import ABC, abstractmethod
@@ -16,6 +17,7 @@ from testbed import forkserver
 from testbed.errors import TestbedError
 
 LINE_LIMIT = 500
+LONGEST = 600.0
 KILL_SECONDS = 10.0
 """How long a process may take to vanish after SIGKILL: only one in the kernel's hands takes any time."""
 
@@ -45,6 +47,24 @@ class Running(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.leave()
+
+
+class Failed(TestbedError):
+    """A program failed, or is not there; the message quotes it."""
+
+
+def output_of(
+    command: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None, advice: str = ""
+) -> str:
+    run = partial(subprocess.run, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONGEST)
+    try:
+        done = run(command, cwd=cwd, env=env)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise Failed(f"{command[0]}: {error}") from error
+    if done.returncode:
+        output = f"{done.stdout}{done.stderr}".strip()
+        raise Failed(f"{shlex.join(command)} failed ({done.returncode}):\n{output}{advice}")
+    return done.stdout
 
 
 class Process:

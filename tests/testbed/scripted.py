@@ -26,9 +26,9 @@ def stamp() -> str:
 
 def create_node(
     api: Rest, name: str, *, labels: Mapping[str, str] | None = None, boot: str = "boot-1"
-) -> Object:
+) -> None:
     own = {"kubernetes.io/hostname": name, "nvidia.com/gpu.present": "true"}
-    node = api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": own | dict(labels or {})}})
+    api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": own | dict(labels or {})}})
     free = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": stamp()}
     status = {
@@ -40,14 +40,11 @@ def create_node(
     api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
     # The node-lifecycle controller removes the not-ready taint a moment later; a test need not wait for that.
     api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
-    return node
 
 
 class ScriptedKubelet:
     def __init__(self, api: Rest, *, namespace: str, answer: Answer) -> None:
         self.answer = answer
-        self.ended: list[str] = []
-        """UIDs of the pods it has ended, in order."""
         self._api = api
         self._path = f"/api/v1/namespaces/{namespace}/pods"
         self._stop = threading.Event()
@@ -131,7 +128,6 @@ class ScriptedKubelet:
             {"metadata": {"uid": metadata["uid"]}, "status": status},
             content_type=STRATEGIC,
         )
-        self.ended.append(metadata["uid"])
 
 
 def ended(phase: str, message: str, exit_code: int, reason: str, *, container: str = "probe") -> Object:

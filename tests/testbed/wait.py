@@ -38,8 +38,7 @@ def wait_for(
     every: float = POLL_SECONDS,
     interrupted: threading.Event | None = None,
 ) -> T:
-    """Poll until `condition` is truthy and return it.  TestbedError after `seconds` says what its calls
-    returned."""
+    """Poll until `condition` is truthy and return it; TestbedError after `seconds` says what it returned."""
     end = time.monotonic() + seconds
     while not (result := condition()):
         if interrupted is not None and interrupted.is_set():

@@ -1,7 +1,5 @@
 """Machines, certificates and a judge that several modules of these tests begin with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +7,8 @@ import trustme
 
 from support.bmc_access import Bmcs
 from support.judging import listening
+from support.objects import NOW
+from support.zero import Cluster
 
 
 @pytest.fixture(scope="module")
@@ -36,3 +36,15 @@ def ca(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> str:
 def bmcs(authority: trustme.CA, ca: str) -> Bmcs:
     """Simulated BMCs with certificates of this authority."""
     return Bmcs(authority, ca)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """A cluster for `nodegauge zero`; fill it."""
+    made, kube = Cluster(), "nodegauge_operator.kube"
+    monkeypatch.setattr(f"{kube}.client.connect", made.connect)
+    monkeypatch.setattr(f"{kube}.reports.each", made.each_report)
+    monkeypatch.setattr(f"{kube}.reports.get", made.report)
+    monkeypatch.setattr(f"{kube}.nodes.each", made.each_node)
+    monkeypatch.setattr("nodegauge_cli.zero.decision.time.time", lambda: NOW)
+    return made

@@ -1,7 +1,5 @@
 """What a BMC lists is counted once, the load is its own meter's, and no fault of a recorded tree passes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -51,21 +49,12 @@ def made(**resources: Any) -> Tree:
     )
 
 
-def with_chassis(tree: Tree, name: str, **body: Any) -> Tree:
-    """The tree with one more chassis."""
-    path = f"{ROOT}/Chassis/{name}"
-    tree.recorded[f"{ROOT}/Chassis"]["Members"].append({"@odata.id": path})
-    tree.recorded[path] = {"@odata.id": path, "Id": name, **body}
-    return tree
-
-
 async def reading_of(tree: Tree) -> ChassisReading:
     got: Outcome = await outcome(tree)
     assert got.reading is not None, got.error
     return got.reading
 
 
-METER = {"PowerWatts": {"Reading": 85}}
 WHOLE = {"Name": "System Input Power", "PowerConsumedWatts": 430}
 VOLTAGES = [
     {"MinimumVoltage": low, "MaximumVoltage": high, "OutputWattage": watts}
@@ -96,10 +85,11 @@ async def test_the_load_is_what_the_machine_s_own_meter_says(tree: Tree, watts: 
     "body", [{"ChassisType": "Module"}, {"ChassisType": "Card", "Name": "GPU 0"}, {"Name": "HGX_GPU_0"}]
 )
 async def test_a_part_s_meter_is_not_the_machine_s(body: dict[str, Any]) -> None:
-    tree = with_chassis(
-        made(), "HGX_GPU_0", EnvironmentMetrics={"@odata.id": f"{ROOT}/Chassis/HGX_GPU_0/E"}, **body
-    )
-    tree.recorded[f"{ROOT}/Chassis/HGX_GPU_0/E"] = METER
+    tree, path = made(), f"{ROOT}/Chassis/HGX_GPU_0"
+    tree.recorded[f"{ROOT}/Chassis"]["Members"].append({"@odata.id": path})
+    metrics = {"EnvironmentMetrics": {"@odata.id": f"{path}/E"}}
+    tree.recorded[path] = {"@odata.id": path, "Id": "HGX_GPU_0", **metrics, **body}
+    tree.recorded[f"{path}/E"] = {"PowerWatts": {"Reading": 85}}
     assert judge_chassis(await reading_of(tree)).load_watts == 400
 
 
@@ -112,7 +102,7 @@ async def test_a_part_s_meter_is_not_the_machine_s(body: dict[str, Any]) -> None
         ({"PowerCapacityWatts": 800, "InputRanges": [{"OutputWattage": 1050}]}, 800),
     ],
 )
-async def test_a_size_may_stand_in_the_range_of_the_input_voltage(
+async def test_a_size_may_stand_in_the_range_of_its_input_voltage(
     supply: dict[str, Any], size: float
 ) -> None:
     tree = made()

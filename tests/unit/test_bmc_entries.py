@@ -1,7 +1,5 @@
 """`nodegauge bmc --entries`: an inventory in one table, pins on first use, and the docs' way from a table."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

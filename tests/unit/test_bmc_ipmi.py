@@ -1,7 +1,5 @@
 """Machines read by IPMI, from Debian's `ipmi_sim`, if it can be had, and the testbed's own BMC."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -242,10 +240,8 @@ async def test_sentinels_of_supplies_are_no_values() -> None:
 async def test_a_presence_sensor_says_no_more_than_that() -> None:
     machine = ipmi.server(supplies=0)
     machine.sensors += [
-        ipmi.Sensor(
-            f"PSU{number}", number, ipmi.SUPPLY, event=ipmi.PRESENCE, entity=10, instance=number, states=0b10
-        )
-        for number in (0x61, 0x62)
+        ipmi.Sensor(f"PSU{n}", n, ipmi.SUPPLY, event=ipmi.PRESENCE, entity=10, instance=n, states=0b10)
+        for n in (0x61, 0x62)
     ]
     got = await reading(machine)
     judgement = judge_chassis(got)
@@ -265,9 +261,8 @@ async def test_fans_in_per_cent_and_fans_that_are_not_there() -> None:
     machine = ipmi.server()
     machine.sensor("FAN1").percent, machine.sensor("FAN1").m, machine.sensor("FAN1").raw = True, 1, 60
     machine.sensor("FAN2").raw = 0
-    machine.sensors.append(
-        ipmi.Sensor("F2 Prsnt", 0x42, 4, event=ipmi.PRESENCE, entity=29, instance=2, states=0b01)
-    )
+    presence = ipmi.Sensor("F2 Prsnt", 0x42, 4, event=ipmi.PRESENCE, entity=29, instance=2, states=0b01)
+    machine.sensors.append(presence)
     machine.sensor("FAN3").absent = True
     machine.sensor("FAN4").unit, machine.sensor("FAN4").available = ipmi.RPM, False
     got = await reading(machine)

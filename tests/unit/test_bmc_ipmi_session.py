@@ -1,7 +1,5 @@
 """Sessions, records and packets of IPMI: who is refused, what hangs, the standard's examples, any bytes."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from dataclasses import replace

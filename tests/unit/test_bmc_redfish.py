@@ -1,7 +1,5 @@
 """Recorded BMCs over HTTPS, each fault made by changing one, and whatever stands in a ChassisReading."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

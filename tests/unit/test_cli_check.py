@@ -1,8 +1,6 @@
 """`nodegauge check` and `nodegauge apply`, which the chart runs: their requests, what they wait for or try
 again, their messages and exit codes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -86,7 +84,6 @@ async def test_a_healthy_operator_passes(capsys: pytest.CaptureFixture[str]) -> 
 
 
 CRDS = [*map(re.escape, names.CRD_NAMES)]
-GOING = make_pod(deletionTimestamp="2026-11-21T03:00:00Z")
 LOOK = "kubectl get pods --namespace gauge --selector"
 UNREACHABLE = r"gauge/operator-2 cannot be reached .* NetworkPolicy"
 BAD: dict[str, tuple[dict[str, Any], dict[str, bool], str]] = {
@@ -96,7 +93,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, bool], str]] = {
     "not ready": ({}, {"ready": False}, "answers /readyz with 503: the first full list"),
     "no pod": ({"pods": []}, {}, LOOK),
     "no address": ({"pods": [make_pod(ip="")]}, {}, LOOK),
-    "being deleted": ({"pods": [GOING]}, {}, LOOK),
+    "being deleted": ({"pods": [make_pod(deletionTimestamp="2026-11-21T03:00:00Z")]}, {}, LOOK),
     "the second cannot be reached": (
         {"pods": [make_pod(), make_pod("operator-2", ip="127.0.0.2")]}, {}, UNREACHABLE,
     ),

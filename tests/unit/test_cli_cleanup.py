@@ -3,8 +3,6 @@
 Time is virtual: minutes of waiting pass at once, in their order.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -14,7 +12,7 @@ from click.testing import CliRunner
 from nodegauge_cli.cleanup import command
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import Conflict, Forbidden, KubeError, NotFound, Refused
-from support.api_server import DAEMONSETS, NAMESPACE, NODES, PODS, POLICIES, REPORTS
+from support.api_server import DAEMONSETS, HISTORIES, NAMESPACE, NODES, PODS, POLICIES, REPORTS
 from support.cleaning import CLEAN, DEPLOYMENTS, FOREIGN, MARKS, TAINTS, DirtyCluster, failing
 from support.client import unavailable
 
@@ -35,9 +33,7 @@ def add_test_pods(dirty: DirtyCluster) -> None:
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_after_a_conflict_only_the_uid_says_whether_the_pod_is_gone(
-    dirty: DirtyCluster, replaced: bool
-) -> None:
+def test_after_a_conflict_only_the_uid_says_that_a_pod_is_gone(dirty: DirtyCluster, replaced: bool) -> None:
     add_test_pods(dirty)
 
     def conflict() -> KubeError:
@@ -176,9 +172,6 @@ def test_a_long_outage_ends_the_clean_up(dirty: DirtyCluster) -> None:
     assert dirty.took - went_away[0] < 120
 
 
-# -- pods ----------------------------------------------------------------------------------------------------
-
-
 def test_probe_pods_of_a_dead_kubelet_are_forced(dirty: DirtyCluster) -> None:
     dirty.add_probe("stuck")
     took = dirty.clean()
@@ -228,9 +221,6 @@ def test_a_pod_that_stays_is_named_and_the_rest_is_removed(dirty: DirtyCluster) 
     assert dirty.left() == ({}, [], ["held"])
 
 
-# -- reports, policy, dry run --------------------------------------------------------------------------------
-
-
 def test_without_the_crds_the_rest_is_cleaned(dirty: DirtyCluster) -> None:
     dirty.refuse = failing(99, f"/apis/{names.GROUP}/", lambda: NotFound("no such resource", status=404))
     dirty.clean(policy="default")
@@ -238,16 +228,24 @@ def test_without_the_crds_the_rest_is_cleaned(dirty: DirtyCluster) -> None:
 
 
 @pytest.mark.parametrize(("release", "left"), [("ng", ["other", "theirs"]), ("", ["theirs"])])
-def test_watch_daemonsets_of_the_release_are_removed(
+def test_watch_daemonsets_and_histories_of_the_release_are_removed(
     dirty: DirtyCluster, release: str, left: list[str]
 ) -> None:
+    """Also the history of a node that is gone."""
     instance = "app.kubernetes.io/instance"
     marks = {"own": {instance: "ng"}, "other": {instance: "other"}}
     for name in ("own", "other", "theirs"):
         labels = marks[name] | {names.WATCH_SET: name} if name in marks else {}
         dirty.cluster.create(DAEMONSETS, {"metadata": {"name": name, "labels": labels}, "spec": {}})
+    for name, by in (("gone", "ng"), ("other", "other")):
+        written = {"status": {"installation": f"{NAMESPACE}/{by}"}}
+        dirty.cluster.create(HISTORIES, {"metadata": {"name": name}} | written)
     dirty.clean(release=release)
     assert sorted(dirty.cluster.objects[DAEMONSETS]) == left
+    assert ("gone" in dirty.cluster.objects[HISTORIES], "other" in dirty.cluster.objects[HISTORIES]) == (
+        False,
+        bool(release),
+    )
 
 
 def test_a_dry_run_lists_everything(dirty: DirtyCluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -267,9 +265,6 @@ def test_a_dry_run_lists_everything(dirty: DirtyCluster, capsys: pytest.CaptureF
     assert "reports: 3 of 3 would be removed" in output
     assert "probe pods: 1 of 1 would be removed" in output
     assert "policy default: would be removed" in output
-
-
-# -- the operator --------------------------------------------------------------------------------------------
 
 
 def first_write(dirty: DirtyCluster) -> str:
@@ -323,20 +318,14 @@ def test_without_the_right_to_see_other_namespaces_a_name_is_required(dirty: Dir
     assert dirty.left() == CLEAN
 
 
-# -- the command ---------------------------------------------------------------------------------------------
+def test_the_command_lists_what_remains(dirty: DirtyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    dirty.refuse = failing(1, f"DELETE {REPORTS}/node-1", lambda: Refused("held", status=403))
 
-
-def invoke(dirty: DirtyCluster, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
     async def connect(**_: Any) -> DirtyCluster:
         return dirty
 
     monkeypatch.setattr(command, "connect", connect)
-    return CliRunner().invoke(command.cleanup, list(arguments))
-
-
-def test_the_command_lists_what_remains(dirty: DirtyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    dirty.refuse = failing(1, f"DELETE {REPORTS}/node-1", lambda: Refused("held", status=403))
-    outcome = invoke(dirty, monkeypatch)
+    outcome = CliRunner().invoke(command.cleanup, [])
     assert outcome.exit_code == 1
     assert "some objects remain" in outcome.output
     assert "report node-1: held" in outcome.output

@@ -3,8 +3,6 @@
 All changes are made at once, in a copy of the checkout, which the real check looks at once.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -160,15 +158,6 @@ DONE: dict[str, tuple[list[tuple[str, str, str]], list[tuple[str, str]]]] = {
 (how a line begins, and what it names besides)."""
 
 
-def said_of(checkout: Path) -> list[str]:
-    paths = [str(checkout / folder) for folder in ("operator/src", "probes/src", "tests")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, ".ci/complete.py"]
-    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, "")
-    return done.stdout.splitlines()
-
-
 def test_what_an_incomplete_change_lacks_is_named(tmp_path: Path) -> None:
     """Every missing thing of every kind, with its file and the way out, and nothing else, in one run."""
     skipped = shutil.ignore_patterns(".?*", "__pycache__", "fixtures", Path(__file__).name, "dist", "build")
@@ -182,7 +171,12 @@ def test_what_an_incomplete_change_lacks_is_named(tmp_path: Path) -> None:
             text = path.read_text(encoding="utf-8") if path.exists() else ""
             at = text.index(before) if before else len(text)
             path.write_text(text[:at] + new + text[at:], encoding="utf-8")
-    lines = said_of(checkout)
+    paths = [str(checkout / folder) for folder in ("operator/src", "probes/src", "tests")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, ".ci/complete.py"]
+    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = done.stdout.splitlines()
     wanted = [(start, out) for _, lacks in DONE.values() for start, out in lacks]
     unsaid = [w for w in wanted if not any(line.startswith(w[0]) and w[1] in line for line in lines)]
     assert unsaid == [], "\n".join(lines)

@@ -1,7 +1,5 @@
 """The matrix in the style of each driver release; real runs are compared in tests/probes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -28,9 +26,7 @@ NO = Unavailable("NVML_ERROR_NOT_SUPPORTED")
 
 
 def gpu(index: int, *, peer: str = "", links: int = 0) -> Gpu:
-    groups = (
-        [LinkGroup(links=list(range(links)), state=1, p2p=1, remote=peer, remote_type=0)] if links else []
-    )
+    groups = [LinkGroup(links=[*range(links)], state=1, p2p=1, remote=peer, remote_type=0)] if links else []
     return Gpu(
         index=index, pci=f"0000:0{index}:00.0", cpus="0-23", memory_nodes=NO, gpu_numa_id=NO, links=groups
     )
@@ -134,14 +130,11 @@ def first_of_dgx1(count: int) -> Result:
 LINK, SWITCH = made.titan().gpus[0].links[0], made.h100(2).gpus[0].links[0]
 SHORT = made.without_links(made.h100(4), 2, count=3)
 NAMELESS = made.every_link(made.h100(4), remote=Unavailable("NotSupported"), remote_type=255)
-OLD_DRIVER = made.every_gpu(made.h100(4), switch_links=Unavailable("FunctionNotFound"))
 HALF_NAMED = [replace(LINK, links=[0], remote=made.pci(1)), replace(LINK, links=[1], remote=UNKNOWN)]
 OTHER_HALF = [replace(HALF_NAMED[0], remote=made.pci(0)), HALF_NAMED[1]]
 AGAIN = [SWITCH, SWITCH, replace(SWITCH, links=[0, 0, 1, 18])]
 SLOWER = (replace(LINK, links=[0]), replace(LINK, links=[1], mbps=20_000))
-DOWN = LinkGroup(links=[2], state=0, p2p=1, mbps=1)
 UPPER = made.with_gpu(made.titan(), 1, pci="0000:1A:00.0")
-LOST = Problem(kind=ProblemKind.GPU_LOST)
 NEVER = LinkGroup(links=[0], state=Unavailable("NVML_ERROR_FUNCTION_NOT_FOUND"))
 TABLE: Table = {
     # what: the document, some of its lanes, and the doubts by GPU (or of which kinds they are)
@@ -162,7 +155,7 @@ TABLE: Table = {
         (made.every_gpu(NAMELESS, switch_links=0), {"sums": (0,) * 4}, {REMOTE}),
     ],
     "the type of the far end is enough where field 147 does not exist (drivers before r460)": [
-        (OLD_DRIVER, {"pair": BOTH}, [])
+        (made.every_gpu(made.h100(4), switch_links=Unavailable("FunctionNotFound")), {"pair": BOTH}, [])
     ],
     "a link that names its own GPU leads to the only peer with NVLink P2P (NCv4)": [
         (made.ncv4(), {"pair": lanes(made.a100_bridged_pairs()).pair}, [])
@@ -200,7 +193,7 @@ TABLE: Table = {
         (made.without_links(made.titan(), 0, count=1), {"pair": ((0, 1), (1, 0)), "sums": (1, 1)}, [])
     ],
     "what a healthy GPU reports stands where the other end is lost": [
-        (made.with_gpu(made.titan(), 1, error=LOST, links=[]), NV2, [])
+        (made.with_gpu(made.titan(), 1, error=Problem(kind=ProblemKind.GPU_LOST), links=[]), NV2, [])
     ],
     "links to a CPU (POWER9) neither count nor raise a doubt": (
         made.with_links(made.titan(), 0, remote="0004:04:00.0", remote_type=1),
@@ -220,7 +213,7 @@ TABLE: Table = {
         (made.with_gpu(made.h100(2), 0, links=AGAIN), {"sums": (19, 18)}, [])
     ],
     "the slowest counted link gives the rate": [
-        (titan(*SLOWER, DOWN), {"rates": (20_000, 25_781)}, []),
+        (titan(*SLOWER, LinkGroup(links=[2], state=0, p2p=1, mbps=1)), {"rates": (20_000, 25_781)}, []),
         (made.with_links(made.titan(), 0, mbps=0), {"rates": (None, 25_781)}, []),
     ],
     "NVML prints bus ids in upper case, sysfs in lower": [

@@ -1,7 +1,5 @@
 """Logs of nccl-tests in every layout, recorded or made from its own sources' formats."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 from nodegauge_contract import ArmOutcome, Collective, NcclResult, Unavailable
 from nodegauge_contract.nccl_tests import log as nccl_log
 from nodegauge_contract.nccl_tests.captures import MAX_CHARS, captures, looks_like
-from nodegauge_contract.nccl_tests.document import Run, result, runs
+from nodegauge_contract.nccl_tests.document import result, runs
 from nodegauge_contract.nccl_tests.log import Log, NcclTestsError
 from nodegauge_contract.nccl_tests.table import Row
 from nodegauge_judge.nccl.measurement import busbw_gbps
@@ -66,7 +64,6 @@ def test_a_recorded_log_says_what_ran_on_what(name: str) -> None:
 
 
 OLD = HEAD.replace("  root", "").replace("#wrong", "error")
-EXTRA = HEAD.replace("#wrong", "#wrong #bitdiff i_min i_max i_p99 i_cv%")
 EXTRA_ROW = (
     "  1048576  262144  float  sum  -1  100.0  10.49  10.49  0  0 99.1 101.0 100.9 0.52"
     "  50.0  20.97  20.97  0  0 49.5 51.2 51.0 0.80"
@@ -79,7 +76,7 @@ EXTRA_ROW = (
         (HEAD, ROW),
         (HEAD.replace("  root", ""), ROW.replace("  -1", "")),
         (OLD, ROW.replace("  -1", "").replace(" 0", " 0e+00")),
-        (EXTRA, EXTRA_ROW),
+        (HEAD.replace("#wrong", "#wrong #bitdiff i_min i_max i_p99 i_cv%"), EXTRA_ROW),
         (HEAD + "           timestamp", ROW + "  2026-05-05 06:16:47"),
         (HEAD, ROW.replace("100.0  10.49  10.49  0", " " * 32)),
         (HEAD.removeprefix("#"), ROW),
@@ -197,19 +194,6 @@ def test_the_rows_tell_sendrecv_from_all_reduce() -> None:
     assert result(devices(*range(8)) + table(8)).nccl.arms[0].cells[0].collective == "all_reduce"
 
 
-# -- several runs
-
-
-def brief(text: str) -> list[tuple[str, str, int]]:
-    """Collective, hosts and cells of each run."""
-    return [(run.collective, "+".join(run.hosts), cells_of(run)) for run in runs(text)]
-
-
-def cells_of(run: Run) -> int:
-    assert run.result is not None, run.error
-    return len(run.result.nccl.arms[0].cells)
-
-
 REDUCED, GATHERED = log(ROW), log(TOTAL)
 OTHER = REDUCED.replace(" box ", " other ")
 BOTH = [("all_reduce", "box", 1), ("all_reduce", "other", 1)]
@@ -237,7 +221,10 @@ BOTH = [("all_reduce", "box", 1), ("all_reduce", "other", 1)]
     ids=["in-turn", "hosts", "no-list", "titles", "mpirun", "pdsh", "times", "third-rank", "srun"],
 )
 def test_a_log_is_a_list_of_runs(text: str, expected: list[tuple[str, str, int]]) -> None:
-    assert brief(text) == expected
+    seen = runs(text)
+    assert [
+        (run.collective, "+".join(run.hosts), len(run.result.nccl.arms[0].cells)) for run in seen
+    ] == expected
 
 
 def test_a_failure_belongs_to_the_run_before_it_and_a_command_to_the_run_below() -> None:

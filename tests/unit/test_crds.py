@@ -3,8 +3,6 @@
 `make check` compares them with the types of operator and contract, field by field (`support.crds`).
 """
 
-from __future__ import annotations
-
 import re
 from itertools import product
 from pathlib import Path
@@ -26,11 +24,12 @@ from nodegauge_operator.core.probes.registry import label_keys
 from support.crds import CRDS, crd, differences, nodes_of, part, unbounded, version
 
 POLICY, REPORT = names.POLICY_PLURAL, names.REPORT_PLURAL
-READING, CHASSIS = names.READING_PLURAL, names.CHASSIS_PLURAL
+READING, CHASSIS, HISTORY = names.READING_PLURAL, names.CHASSIS_PLURAL, names.HISTORY_PLURAL
 PARTS = [
     *product((POLICY, REPORT), ("spec", "status")),
     *product((READING,), PART_BYTES),
     (CHASSIS, "status"),
+    (HISTORY, "status"),
 ]
 
 
@@ -72,11 +71,12 @@ def test_rule_messages_name_the_field_and_the_fix(plural: str) -> None:
         (REPORT, names.REPORT_KIND, "nr"),
         (READING, names.READING_KIND, "reading"),
         (CHASSIS, names.CHASSIS_KIND, "bmc"),
+        (HISTORY, names.HISTORY_KIND, "nhist"),
     ],
 )
 def test_names_are_those_of_the_operator(plural: str, kind: str, short: str) -> None:
     definition = crd(plural)
-    assert definition["metadata"]["name"] in (*names.CRD_NAMES, names.CHASSIS_CRD)
+    assert definition["metadata"]["name"] in (*names.CRD_NAMES, names.CHASSIS_CRD, names.HISTORY_CRD)
     assert definition["spec"]["group"] == names.GROUP
     assert definition["spec"]["scope"] == "Cluster"
     assert version(plural)["name"] == names.VERSION

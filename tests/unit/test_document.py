@@ -1,7 +1,5 @@
 """The result document: golden files, round trips, layout by column, room in a NodeReading, hostile input."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -37,16 +35,12 @@ from nodegauge_contract.model import MAJOR, MAX_GPUS, MINOR
 from nodegauge_contract.reading import PART_BYTES
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-GOLDEN_RESULTS = sorted(GOLDEN.glob("result-*.json"))
 NOT_READ = {"unavailable": "not read"}
 NO = {"unavailable": "NVML_ERROR_NOT_SUPPORTED"}
 
 
 def golden(name: str) -> Result:
     return decode((GOLDEN / f"result-{name}.json").read_text())
-
-
-# -- whole documents
 
 
 def kept(old: Any, new: Any) -> bool:
@@ -57,7 +51,7 @@ def kept(old: Any, new: Any) -> bool:
     return type(old) is type(new) and old == new
 
 
-@pytest.mark.parametrize("path", GOLDEN_RESULTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("result-*.json")), ids=lambda path: path.stem)
 def test_golden_documents_are_read_and_written_as_they_were(path: Path) -> None:
     """In both forms; today's code still writes every member, and exactly these lines in its own version."""
     written = path.read_text()
@@ -68,13 +62,9 @@ def test_golden_documents_are_read_and_written_as_they_were(path: Path) -> None:
     assert result.version != f"{MAJOR}.{MINOR}" or text(result) == written
 
 
-def members() -> str:
-    """A document of this version that has every member, as `tests/golden` keeps it."""
-    return text(replace(Values(most=2).result(), probe="health"))
-
-
 def test_every_member_of_this_version_is_in_a_golden_document() -> None:
-    assert (GOLDEN / f"result-{MAJOR}.{MINOR}-members.json").read_text() == members()
+    members = text(replace(Values(most=2).result(), probe="health"))
+    assert (GOLDEN / f"result-{MAJOR}.{MINOR}-members.json").read_text() == members
 
 
 class Values:
@@ -151,9 +141,6 @@ def structs(kind: inspect.Type) -> Iterator[inspect.StructType]:
                 yield from structs(way)
         case inspect.ListType(item_type=item):
             yield from structs(item)
-
-
-# -- columns
 
 
 def test_the_words_of_the_layout_are_no_members() -> None:
@@ -244,25 +231,16 @@ def test_the_most_gpus_with_everything_can_be_read() -> None:
     assert columns.unfold(json.loads(encode(whole))) == msgspec.to_builtins(whole)
 
 
-# -- room in a NodeReading
-
-
-def test_the_parts_have_64_kib_together() -> None:
-    """5,000 nodes then stay far below what etcd holds."""
-    assert sum(PART_BYTES.values()) == 76 * 1024
-
-
 @pytest.mark.parametrize(
-    ("name", "share"), [("1.1-dgx2-busy", 0.6), ("1.2-dgx2-nccl", 0.8), ("1.4-h100-load-slow", 0.5)]
+    ("name", "most"), [("1.1-dgx2-busy", 0.6), ("1.2-dgx2-nccl", 0.8), ("1.4-h100-load-slow", 0.5)]
 )
-def test_the_largest_machines_have_room(name: str, share: float) -> None:
-    """The rest is for other drivers' answers, Xids and long messages, and half of a load run's GPUs."""
+def test_the_largest_machines_have_room(name: str, most: float) -> None:
+    """The rest is for other drivers' answers, Xids and long messages, and half of a load run's GPUs.  With
+    parts of this size 5,000 nodes stay far below what etcd holds."""
+    assert sum(PART_BYTES.values()) == 76 * 1024
     result = golden(name)
-    assert len(text(result)) <= share * PART_BYTES[result.probe]
+    assert len(text(result)) <= most * PART_BYTES[result.probe]
     assert decode(text(result)) == result
-
-
-# -- what is refused
 
 
 def document(**changes: Any) -> str:

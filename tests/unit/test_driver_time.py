@@ -1,7 +1,5 @@
 """What changes with time: heat, clocks, and throttle counters that faults and load drive."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -33,13 +31,10 @@ def nvml(hardware: Hardware) -> Iterator[Callable[[str], float]]:
     with subprocess.Popen(
         command, stdin=pipe, stdout=pipe, text=True, env=os.environ | hardware.env()
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        questions, answers = process.stdin, process.stdout
 
         def ask(call: str) -> float:
-            print(call, file=questions, flush=True)
-            return float(answers.readline())
+            print(call, file=process.stdin, flush=True)
+            return float(process.stdout.readline())
 
         yield ask
 

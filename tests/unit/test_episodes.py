@@ -1,7 +1,5 @@
 """`make episodes`: the answers of the judge of feeding on episodes whose cause is known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What holds the repository together: rules about tracked files, each of which was broken somewhere."""
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import itertools
@@ -130,9 +128,7 @@ def distribution(requirement: str) -> str:
 def test_a_package_imports_only_what_its_extra_installs(package: str, requirements: list[str]) -> None:
     declared = {distribution(requirement) for requirement in requirements}
     providers = NOT_INSTALLED | importlib.metadata.packages_distributions()
-    modules = set().union(
-        *(imported(path) for path in source_packages() if f"/{package}/" in path.as_posix())
-    )
+    modules = set().union(*(imported(p) for p in source_packages() if f"/{package}/" in p.as_posix()))
     foreign = modules - OURS - set(sys.stdlib_module_names)
     assert modules, f"{package} has no code"
     none(
@@ -159,9 +155,7 @@ def test_handlers_use_nothing_of_kopf_that_writes_or_scans() -> None:
     used = set()
     for path in sources("operator/src/nodegauge_operator"):
         text = path.read_text(encoding="utf-8")
-        used |= set(re.findall(r"kopf\.on\.(\w+)", text)) | set(
-            re.findall(r"kopf\.(index|timer|daemon)\b", text)
-        )
+        used |= {*re.findall(r"kopf\.on\.(\w+)", text), *re.findall(r"kopf\.(index|timer|daemon)\b", text)}
     assert "event" in used
     assert used <= allowed
 
@@ -183,15 +177,11 @@ def anchors(page: Path) -> set[str]:
 
 def test_every_link_between_pages_leads_somewhere() -> None:
     pages = [path for path in tracked() if path.suffix == ".md"]
-    links = [
-        (page, link) for page in pages for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8"))
-    ]
+    links = [(page, to) for page in pages for to in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8"))]
     local = [(page, *link.partition("#")[::2]) for page, link in links if not re.match(r"[a-z]+:", link)]
     assert local
     none(f"{name_of(page)}: {path}" for page, path, _ in local if not (page.parent / path).exists())
-    to_headings = [
-        (page, page.parent / path if path else page, anchor) for page, path, anchor in local if anchor
-    ]
+    to_headings = [(page, page.parent / to if to else page, anchor) for page, to, anchor in local if anchor]
     none(f"{name_of(page)}: #{anchor}" for page, to, anchor in to_headings if anchor not in anchors(to))
 
 

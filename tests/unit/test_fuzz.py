@@ -1,7 +1,5 @@
 """The fuzzers find what is planted, and a short run of each finds nothing else."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

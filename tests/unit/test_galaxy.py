@@ -1,7 +1,5 @@
 """What the collection says of itself: its versions, and every part of it in its README."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -22,20 +20,13 @@ def test_the_supported_versions_are_those_that_are_tested() -> None:
     assert f"ansible-core {oldest} to {newest}" in readme
 
 
-def documented_plugins() -> set[str]:
-    """Paths of plugins with documentation in their Python file; that of a filter is a file of its own."""
-    others = {"action", "doc_fragments", "filter", "module_utils", "plugin_utils"}
-    files = [path for path in COLLECTION.glob("plugins/*/*.py") if path.parent.name not in others]
-    return {path.relative_to(COLLECTION).as_posix() for path in files if path.stem != "__init__"}
-
-
 def parts_of_the_collection() -> set[str]:
-    """The names of all plugins, roles and playbooks that a user may name."""
-    filters = list(COLLECTION.glob("plugins/filter/*.yml"))
-    plugins = [COLLECTION / path for path in documented_plugins()]
+    """The names of all plugins, roles and playbooks that a user may name; a filter is a file of its own."""
+    others = {"action", "doc_fragments", "filter", "module_utils", "plugin_utils"}
+    plugins = [path for path in COLLECTION.glob("plugins/*/*.py") if path.parent.name not in others]
     roles = [path for path in COLLECTION.glob("roles/*") if path.is_dir()]
-    playbooks = list(COLLECTION.glob("playbooks/*.yml"))
-    return {path.stem for path in (*filters, *plugins, *roles, *playbooks)}
+    named = [*COLLECTION.glob("plugins/filter/*.yml"), *COLLECTION.glob("playbooks/*.yml")]
+    return {path.stem for path in (*plugins, *roles, *named)} - {"__init__"}
 
 
 def test_the_readme_names_every_part_and_no_other() -> None:
@@ -56,9 +47,7 @@ def test_the_readme_names_every_part_and_no_other() -> None:
         ("MANIFEST.json", False),
     ],
 )
-def test_ansible_test_is_repeated_where_a_file_changed_that_it_reads(
-    tmp_path: Path, changed: str, again: bool
-) -> None:
+def test_ansible_test_is_repeated_where_a_file_changed(tmp_path: Path, changed: str, again: bool) -> None:
     """And for another ansible-core, or another Python."""
     core, pythons = Core(tmp_path, tmp_path, version="2.16"), tmp_path / "pythons"
     for path in (pythons / "python3.9", core.collection / "plugins/a.py", core.collection / "README.md"):

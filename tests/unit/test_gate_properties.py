@@ -5,8 +5,6 @@ policies, nodes and labels come, change and go; others write at the worst moment
 after every write of the operator.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The table of GPU models: every name finds its own row, and a new model is one row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

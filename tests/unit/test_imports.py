@@ -4,8 +4,6 @@ A contract that nothing can break guards nothing: a made-up tree of empty module
 kept, gets the imports that they forbid.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

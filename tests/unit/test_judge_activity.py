@@ -1,7 +1,5 @@
 """Load and growth: what was busy, what grew, what that means for each gate, and when neither can be told."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -228,9 +226,7 @@ def test_no_interval_counts_as_missed_while_every_run_is_made(interval: float) -
     assert passed - judged < FLOOR + interval + max(RUN_SECONDS)
 
 
-UNDER_LOAD = sorted(
-    code for code, entry in CATALOGUE.items() if entry.gate and entry.gate.judged is Judged.UNDER_LOAD
-)
+UNDER_LOAD = sorted(code for code, of in CATALOGUE.items() if of.gate and of.gate.judged is Judged.UNDER_LOAD)
 
 
 def slowed(result: Result, *gpu_indexes: int, seconds: float = 900) -> Result:

@@ -1,7 +1,5 @@
 """What a BMC says beside NVML: text in the finding of the same thing, or a finding of the contradiction."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

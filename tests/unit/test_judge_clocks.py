@@ -1,7 +1,5 @@
 """Power caps and clocks, GPUs that differ or are slow alike, and temperatures."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What was read of what should have been: a gap is said, with the GPU and the subject."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -63,7 +61,6 @@ CASES: dict[str, tuple[tuple[Result, ...], str]] = {
 
 @pytest.mark.parametrize(("runs", "gaps"), CASES.values(), ids=CASES)
 def test_a_gap_takes_the_pass_and_is_said(runs: tuple[Result, ...], gaps: str) -> None:
-    """What a machine cannot have is none."""
     history = History()
     for result in runs:
         judgement = judge_health(result, history=history)

@@ -1,7 +1,5 @@
 """Why allocated GPUs wait: each cause with two neighbours, what is sound, and gaps that are said."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -14,6 +12,7 @@ from nodegauge_judge.feed.case import FeedPod
 from nodegauge_judge.feed.judge import FeedJudgement, judge_feed
 from support.feed_windows import BUSY_DISK, FED, HOLLOW, IDLE, STARVED, feed, gpu
 
+UNREAD = {"unavailable": "ENOENT"}
 UID = "0b1c2d3e-1111-4222-8333-444455556666"
 
 
@@ -25,72 +24,51 @@ def group(**numbers: Any) -> dict[str, Any]:
     return {"pod_uid": UID, "cpu_cores": 7.7, "throttled_share": 0.0} | numbers
 
 
+def row(expected: str, *gpus: dict[str, Any], **machine: Any) -> tuple[Any, ...]:
+    """A window of these GPUs, or of two that starve; numbers of the machine; and what follows."""
+    return gpus or STARVING, machine, expected
+
+
 STARVING = [gpu(0, **STARVED), gpu(1, **STARVED)]
 HOLLOWS = [gpu(index, **HOLLOW) for index in range(4)]
-CAUSES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
-    "quota by its group": (
-        STARVING,
-        {"groups": [group(cpu_quota=8, throttled_share=0.62)], "pressure": {"cpu": 0.5}},
-        "cpu-quota",
+CAUSES = {
+    "quota by its group": row(
+        "cpu-quota", groups=[group(cpu_quota=8, throttled_share=0.62)], pressure={"cpu": 0.5}
     ),
-    "quota without groups": (STARVING, {"pressure": {"cpu": 0.5}, "cpu_busy": 0.2}, "cpu-quota"),
-    "quota on a machine that is full": (
-        STARVING,
-        {"groups": [group(cpu_quota=8, throttled_share=0.62)], "pressure": {"cpu": 0.25}, "cpu_busy": 0.86},
-        "cpu-quota",
+    "quota without groups": row("cpu-quota", pressure={"cpu": 0.5}, cpu_busy=0.2),
+    "quota on a machine that is full": row(
+        "cpu-quota", groups=[group(cpu_quota=8, throttled_share=0.62)], pressure={"cpu": 0.25}, cpu_busy=0.86
     ),
-    "too few cores": (STARVING, {"pressure": {"cpu": 0.6}, "cpu_busy": 0.98}, "cpu-cores"),
-    "cores without pressure files": (
-        STARVING,
-        {"pressure": {"cpu": {"unavailable": "ENOENT"}}, "cpu_busy": 0.99, "runnable": 160},
-        "cpu-cores",
+    "too few cores": row("cpu-cores", pressure={"cpu": 0.6}, cpu_busy=0.98),
+    "cores without pressure files": row("cpu-cores", pressure={"cpu": UNREAD}, cpu_busy=0.99, runnable=160),
+    "a pinned pod": row(
+        "cpu-cores", groups=[group(cpuset=8, pressure={"cpu": 0.5})], pressure={"cpu": 0.5}, cpu_busy=0.2
     ),
-    "a pinned pod": (
-        STARVING,
-        {"groups": [group(cpuset=8, pressure={"cpu": 0.5})], "pressure": {"cpu": 0.5}, "cpu_busy": 0.2},
-        "cpu-cores",
+    "one loader thread": row("cpu-cores", busiest_cpus=2, cpu_busy=0.05),
+    "storage": row("storage", pressure={"io": 0.6, "io_full": 0.3}, disks=BUSY_DISK),
+    "storage without pressure files": row("storage", pressure={"io": UNREAD}, blocked=5, disks=BUSY_DISK),
+    "network file system": row("network-storage", pressure={"io": 0.6}),
+    "network file system that is seen": row(
+        "network-storage", pressure={"io": 0.4}, network_mounts=1, network_read_mbps=300, disks=BUSY_DISK
     ),
-    "one loader thread": (STARVING, {"busiest_cpus": 2, "cpu_busy": 0.05}, "cpu-cores"),
-    "storage": (STARVING, {"pressure": {"io": 0.6, "io_full": 0.3}, "disks": BUSY_DISK}, "storage"),
-    "storage without pressure files": (
-        STARVING,
-        {"pressure": {"io": {"unavailable": "ENOENT"}}, "blocked": 5, "disks": BUSY_DISK},
-        "storage",
+    "a full port": row(
+        "network-storage", ports=[{"name": "eth0", "rx_mbps": 1200, "tx_mbps": 20, "rate_gbps": 10}]
     ),
-    "network file system": (STARVING, {"pressure": {"io": 0.6}}, "network-storage"),
-    "network file system that is seen": (
-        STARVING,
-        {"pressure": {"io": 0.4}, "network_mounts": 1, "network_read_mbps": 300, "disks": BUSY_DISK},
-        "network-storage",
+    "memory pressure": row("host-memory", pressure={"memory": 0.4}),
+    "page cache that thrashes": row("host-memory", pressure={"io": 0.8}, refaults=40_000, disks=BUSY_DISK),
+    "swap": row("host-memory", pressure={"io": 0.6}, swap_mbps=60, disks=BUSY_DISK),
+    "PCIe into the GPU": row("pcie-or-numa", gpu(0, **STARVED, pcie_rx_mbps=50_000)),
+    "PCIe out of it": row("pcie-or-numa", gpu(0, **HOLLOW, pcie_tx_mbps=50_000)),
+    "one hot GPU": row(
+        "one-slow-gpu-holds-all", gpu(0, **FED | {"sm_mhz": 900}, slowed_share=0.9), *HOLLOWS[1:]
     ),
-    "a full port": (
-        STARVING,
-        {"ports": [{"name": "eth0", "rx_mbps": 1200, "tx_mbps": 20, "rate_gbps": 10}]},
-        "network-storage",
-    ),
-    "memory pressure": (STARVING, {"pressure": {"memory": 0.4}}, "host-memory"),
-    "page cache that thrashes": (
-        STARVING,
-        {"pressure": {"io": 0.8}, "refaults": 40_000, "disks": BUSY_DISK},
-        "host-memory",
-    ),
-    "swap": (STARVING, {"pressure": {"io": 0.6}, "swap_mbps": 60, "disks": BUSY_DISK}, "host-memory"),
-    "PCIe into the GPU": ([gpu(0, **STARVED, pcie_rx_mbps=50_000)], {}, "pcie-or-numa"),
-    "PCIe out of it": ([gpu(0, **HOLLOW, pcie_tx_mbps=50_000)], {}, "pcie-or-numa"),
-    "one hot GPU": (
-        [gpu(0, **FED | {"sm_mhz": 900}, slowed_share=0.9), *HOLLOWS[1:]],
-        {},
-        "one-slow-gpu-holds-all",
-    ),
-    "one low clock": ([*HOLLOWS[:3], gpu(3, **FED | {"sm_mhz": 1100})], {}, "one-slow-gpu-holds-all"),
-    "one with all the work": ([*HOLLOWS[:3], gpu(3, **FED)], {}, "one-slow-gpu-holds-all"),
-    "small batches": (HOLLOWS, {}, "small-batches"),
-    "few active SMs": ([gpu(0, **FED, sm_active=0.15)], {}, "small-batches"),
-    "nothing is stalled": (STARVING, {}, "unknown"),
-    "other nodes": (
-        HOLLOWS,
-        {"ports": [{"name": "mlx5_0/1", "rx_mbps": 9000, "tx_mbps": 9000, "rate_gbps": 400}]},
-        "unknown",
+    "one low clock": row("one-slow-gpu-holds-all", *HOLLOWS[:3], gpu(3, **FED | {"sm_mhz": 1100})),
+    "one with all the work": row("one-slow-gpu-holds-all", *HOLLOWS[:3], gpu(3, **FED)),
+    "small batches": row("small-batches", *HOLLOWS),
+    "few active SMs": row("small-batches", gpu(0, **FED, sm_active=0.15)),
+    "nothing is stalled": row("unknown"),
+    "other nodes": row(
+        "unknown", *HOLLOWS, ports=[{"name": "mlx5_0/1", "rx_mbps": 9000, "tx_mbps": 9000, "rate_gbps": 400}]
     ),
 }
 
@@ -113,27 +91,23 @@ def test_each_cause_is_named_with_its_loss_and_its_remedy(name: str) -> None:
     assert sure is (name not in ("one loader thread", "nothing is stalled", "other nodes"))
 
 
-SOUND: dict[str, tuple[list[dict[str, Any]], dict[str, Any], Verdict]] = {
-    "fed": ([gpu(0, **FED)], {}, Verdict.PASS),
-    "fed beside pressure": (
-        [gpu(0, **FED)],
-        {"pressure": {"cpu": 0.9, "io": 0.9}, "cpu_busy": 1},
-        Verdict.PASS,
-    ),
-    "low power, busy SMs": ([gpu(0, **HOLLOW, sm_active=0.9)], {}, Verdict.PASS),
-    "low power, busy memory": ([gpu(0, **HOLLOW | {"memory_utilization": 70})], {}, Verdict.PASS),
-    "evaluation": (
-        [gpu(0, **FED | {"utilization": 68, "idle_share": 0.3, "full_share": 0.68, "swings": 2})],
-        {},
+SOUND = {
+    "fed": row(Verdict.PASS, gpu(0, **FED)),
+    "fed beside pressure": row(Verdict.PASS, gpu(0, **FED), pressure={"cpu": 0.9, "io": 0.9}, cpu_busy=1),
+    "low power, busy SMs": row(Verdict.PASS, gpu(0, **HOLLOW, sm_active=0.9)),
+    "low power, busy memory": row(Verdict.PASS, gpu(0, **HOLLOW | {"memory_utilization": 70})),
+    "evaluation": row(
         Verdict.UNKNOWN,
+        gpu(0, **FED | {"utilization": 68, "idle_share": 0.3, "full_share": 0.68, "swings": 2}),
     ),
-    "start": (
-        [gpu(0, **FED | {"utilization": 30, "idle_share": 0.7, "full_share": 0.29, "swings": 1})],
-        {"pressure": {"io": 0.9}, "disks": BUSY_DISK},
+    "start": row(
         Verdict.UNKNOWN,
+        gpu(0, **FED | {"utilization": 30, "idle_share": 0.7, "full_share": 0.29, "swings": 1}),
+        pressure={"io": 0.9},
+        disks=BUSY_DISK,
     ),
-    "nobody": ([gpu(0, **IDLE | {"processes": 0, "memory_used_mib": 500})], {}, Verdict.NO_LOAD),
-    "all GPUs work alike": ([gpu(0, **FED), gpu(1, **FED | {"sm_mhz": 1750})], {}, Verdict.PASS),
+    "nobody": row(Verdict.NO_LOAD, gpu(0, **IDLE | {"processes": 0, "memory_used_mib": 500})),
+    "all GPUs work alike": row(Verdict.PASS, gpu(0, **FED), gpu(1, **FED | {"sm_mhz": 1750})),
 }
 
 
@@ -167,25 +141,18 @@ def test_an_idle_gpu_of_a_job_that_hangs_on_storage_starves_of_it() -> None:
     assert (starting.cause, [f.severity for f in starting.findings]) == ("", [Severity.INFO])
 
 
-UNREAD = {"unavailable": "ENOENT"}
-GAPS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
-    "no GPU": ([], {}, "NoGpuRead"),
-    "a short window": ([gpu(0, **STARVED)], {"seconds": 3}, "TooShort"),
-    "no length": ([gpu(0, **STARVED)], {"seconds": UNREAD}, "TooShort"),
-    "a GPU without numbers": ([{"index": 0, "samples": 120}], {}, "GpuUnread"),
-    "few samples": ([gpu(0, **STARVED | {"samples": 2})], {}, "GpuUnread"),
-    "busy, power unread": ([gpu(0, **FED | {"power_mw": UNREAD})], {}, "WorkUnread"),
-    "CPUs unread": ([gpu(0, **FED)], {"pressure": {"cpu": UNREAD}}, "EvidenceMissing"),
-    "I/O unread": (
-        [gpu(0, **FED)],
-        {"pressure": {"io": UNREAD}, "cpu_iowait": UNREAD, "blocked": UNREAD},
-        "EvidenceMissing",
+GAPS = {
+    "no GPU": ((), {}, "NoGpuRead"),
+    "a short window": row("TooShort", gpu(0, **STARVED), seconds=3),
+    "no length": row("TooShort", gpu(0, **STARVED), seconds=UNREAD),
+    "a GPU without numbers": row("GpuUnread", {"index": 0, "samples": 120}),
+    "few samples": row("GpuUnread", gpu(0, **STARVED | {"samples": 2})),
+    "busy, power unread": row("WorkUnread", gpu(0, **FED | {"power_mw": UNREAD})),
+    "CPUs unread": row("EvidenceMissing", gpu(0, **FED), pressure={"cpu": UNREAD}),
+    "I/O unread": row(
+        "EvidenceMissing", gpu(0, **FED), pressure={"io": UNREAD}, cpu_iowait=UNREAD, blocked=UNREAD
     ),
-    "memory unread": (
-        [gpu(0, **FED)],
-        {"pressure": {"memory": UNREAD}, "refaults": UNREAD},
-        "EvidenceMissing",
-    ),
+    "memory unread": row("EvidenceMissing", gpu(0, **FED), pressure={"memory": UNREAD}, refaults=UNREAD),
 }
 
 

@@ -1,7 +1,5 @@
 """A GPU that is missing: lost, or only hidden.  Lost needs proof; everything else is unknown."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The judgement as a whole, what is true of all rules, and of the judge over many documents."""
 
-from __future__ import annotations
-
 import random
 import re
 from typing import Any
@@ -44,8 +42,6 @@ from nodegauge_judge.rules import HEALTH_RULES, stated
 from support.disturbing import disturbed
 from support.judge_results import LOST, every, judge, node, only, resting, working
 
-HOT = Temperature(gpu=84, gpu_max=85)
-
 
 def test_nothing_readable_is_unknown() -> None:
     judgement = judge_health(Result(probe="health", gpus=[Gpu(index=0), Gpu(index=1)]))
@@ -86,7 +82,7 @@ def test_the_summary_is_one_sentence(result: Result, text: str) -> None:
 
 
 def test_the_summary_counts_other_findings_without_info() -> None:
-    hot = made.every_gpu(made.titan(), temperature=HOT, window=None)
+    hot = made.every_gpu(made.titan(), temperature=Temperature(gpu=84, gpu_max=85), window=None)
     two = made.with_gpu(made.with_pair(hot, 0, 1, read=5), 0, vbios="1")
     assert judge_health(two).summary.endswith("[p2p-refused]; 1 more finding.")
     three = made.with_gpu(two, 1, power=replace(two.gpus[1].power, enforced_limit_mw=100_000))
@@ -224,14 +220,10 @@ def test_a_hot_gpu_s_power_limit_has_its_number(limit: int | None, least: int, a
     assert re.findall("`nvidia-smi -pl ([^`]*)`", steps) == advised
 
 
-def test_a_next_step_without_known_values_is_still_a_command() -> None:
+def test_no_command_has_a_placeholder_that_nothing_fills() -> None:
     for rule in CATALOGUE.values():
         step = filled(rule.next_step, gpus=[], evidence={"advice": "read the log"})
         assert not PLACEHOLDER.search(step), rule.code
-
-
-def test_no_command_has_a_placeholder_that_nothing_fills() -> None:
-    for rule in CATALOGUE.values():
         for command in COMMANDS.findall(rule.next_step):
             capitals = set(re.findall(r"\b[A-Z][A-Z_]+\b", command))
             assert capitals <= SPOKEN_BY_TOOLS | set(PLACEHOLDERS), (rule.code, command)
@@ -251,7 +243,6 @@ def test_what_is_found_names_its_gpus_and_has_no_placeholder(machine: Result, se
 
 
 def test_steps_for_a_machine_without_a_cluster_take_it_out_of_service_by_hand() -> None:
-    """A log or a paste names no node, and a host of Ansible is none yet."""
     for rule in CATALOGUE.values():
         finding = finding_of(rule.code)
         for cluster in (True, False):

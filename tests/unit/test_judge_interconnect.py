@@ -1,7 +1,5 @@
 """The interconnect class and nvlink-gbps, cliques of a fabric, and virtual GPUs."""
 
-from __future__ import annotations
-
 import random
 from itertools import combinations, pairwise, permutations
 from typing import Any
@@ -39,10 +37,7 @@ def alone(result: Result) -> Result:
 
 
 GRIDS = ("read", "write", "nvlink")
-MANY = made.mesh([[0] * 17] * 17, name="made", mbps=0)
-GONE = alone(made.every_link(made.titan(), state=0))
 REPLACED = alone(made.with_gpu(made.every_link(made.titan(), state=0, remote=""), 1, uuid="GPU-new"))
-HALF = NodeFacts(gpu_capacity=8, sharing=Sharing.EXCLUSIVE)
 UNREADABLE = made.with_gpu(made.h100(2), 0, links=[], switch_links=0, fabric=Fabric(state=1))
 COMPLETED = {"state": 3, "status": 0}
 RATELESS = ("NvlinkRing", None, "both GPUs are joined by NVLink, link rate not readable")
@@ -64,7 +59,7 @@ CLASSES: Table = {
         (made.a100_bridged_pairs(), "NvlinkSomePairs"),
         (made.ncv4(), "NvlinkSomePairs", None, "2 of 6 pairs have NVLink"),
     ],
-    "no NVLink": [(made.phb(), "NoNvlink"), (MANY, "NoNvlink")],
+    "no NVLink": [(made.phb(), "NoNvlink"), (made.mesh([[0] * 17] * 17, name="made", mbps=0), "NoNvlink")],
     "refused P2P in any grid": [
         (made.with_pair(made.h100(4), 1, 2, **{grid: status}), "P2pRefused")
         for grid in GRIDS
@@ -89,7 +84,7 @@ CLASSES: Table = {
     "half a reading": [
         (made.with_gpu(made.h100(), 0, error=Problem(kind=ProblemKind.GPU_LOST), links=[]), "GpuUnreadable"),
         (replace(made.h100(), problem=Problem(kind="deadline")), "ProbeIncomplete"),
-        (judge(made.h100(4), node=HALF), "GpusNotVisible"),
+        (judge(made.h100(4), node=NodeFacts(gpu_capacity=8, sharing=Sharing.EXCLUSIVE)), "GpusNotVisible"),
     ],
     "MIG": [(made.with_gpu(made.with_links(made.h100(), 3, state=0), 3, mig=1), "MigEnabled")],
     "one GPU has nothing to join": [(made.mesh([[0]], name="Tesla T4", mbps=0), "SingleGpu")],
@@ -130,7 +125,7 @@ CLASSES: Table = {
     "lost links of a pair are found through its history, and without": [
         (made.without_links(made.titan(), 0, count=1), "LinksDegraded"),
         ((made.titan(), made.without_links(made.titan(), 0, count=1)), "LinksDegraded"),
-        ((made.titan(), GONE), "LinksDegraded"),
+        ((made.titan(), alone(made.every_link(made.titan(), state=0))), "LinksDegraded"),
     ],
     "a replaced GPU has no history, but its neighbour has": [((made.titan(), REPLACED), "LinksDegraded")],
     "one GPU without a link rate leaves the class without a number": [

@@ -1,7 +1,5 @@
 """What a load run says: of heat, slowdown, results, speed, links and rails; and which runs say nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -29,9 +27,7 @@ def stopped(*more: int, **values: Any) -> Result:
 
 def throttled(*reasons: tuple[int, int, int], **values: Any) -> Result:
     """One of eight GPUs with these reasons: bit, samples, milliseconds before the first of them."""
-    seen = [
-        one for bit, samples, first_ms in reasons for one in reason(bit, samples=samples, first_ms=first_ms)
-    ]
+    seen = [one for bit, samples, first in reasons for one in reason(bit, samples=samples, first_ms=first)]
     return spoilt(reasons=seen, **values)
 
 
@@ -52,7 +48,6 @@ NO_REASONS = {"reasons": [], "reasons_read": UNREAD}
 HW_GROWTH = contract.Growth(elapsed_ms=31_000, hw_thermal_ns=12 * 10**9)
 SW_GROWTH = contract.Growth(elapsed_ms=31_000, sw_thermal_ns=20 * 10**9)
 LOW = {"steady_mw": 490_000}
-THIRD = "33% of the load, first after 7 s"
 HEAT, SLOW = "load-heat-slowdown/fail", "load-slow-gpu/fail"
 WRONG, CHECKSUM = "load-corruption/fail", "load-checksum-unexpected/warn"
 BLOCKED, PCIE, COPY = "load-hotter-than-siblings/warn", "load-pcie-dropped/warn", "load-copy-slow/warn"
@@ -90,7 +85,7 @@ TABLE: Table = {
     "a margin of zero is not believed": (everywhere(margin_c=0), ""),
     # -- slowdown: a third of the load, with the time of the first sample
     "heat, brake and the umbrella bit for a third of the load": [
-        (throttled((bit, 40, 7_000)), f"{code}/fail", "GPU 3 ", THIRD)
+        (throttled((bit, 40, 7_000)), f"{code}/fail", "GPU 3 ", "33% of the load, first after 7 s")
         for bit, code in (
             (SW_HEAT, "load-heat-slowdown"), (HW_HEAT, "load-heat-slowdown"),
             (BRAKE, "load-power-brake"), (HW, "load-hw-slowdown"),
@@ -242,8 +237,6 @@ def test_missing_values_accuse_nobody(key: str) -> None:
         assert answers != {GOOD}
 
 
-# -- runs without a verdict
-
 LATE = contract.Problem(kind=contract.ProblemKind.DEADLINE, message="no time left")
 DEAD = {"message": "CUDA_ERROR_LAUNCH_FAILED (719)", "steady_mw": UNREAD}
 SKIPPED, UNKNOWN = Verdict.SKIPPED, Verdict.UNKNOWN
@@ -308,9 +301,6 @@ def test_skipped_runs_say_why(why: contract.LoadSkip) -> None:
     assert judgement.verdict is (Verdict.UNKNOWN if heard else Verdict.SKIPPED)
     assert "because" in judgement.summary
     assert judgement.reason[0].isupper()
-
-
-# -- absurd numbers
 
 
 @pytest.mark.parametrize("absurd", [837512642974, 1.7e308, 1e-300, -1e9])

@@ -1,7 +1,5 @@
 """GPU memory: new errors, repairs, a board's whole life against the vendor's rules, and full counters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -45,7 +43,6 @@ def after(first: Result, last: Result, *, seconds: float = 900) -> tuple[Result,
 
 FIRST_ERRORS = with_errors(uncorrected=3)
 SOON = after(sound(), with_errors(1), seconds=3)
-MUTE = Ecc(mode=1, volatile_uncorrected=Unavailable("Unknown"))
 ONCE = "row-remap/warn"
 FAILED = "row-remap/fail"
 SECOND = "GPU 1 (0000:10:00.0): "
@@ -60,7 +57,7 @@ TABLE: Table = {
         (SOON, "ecc/fail", {"ecc": BAD}),
         ((*SOON, made.later(with_errors(1), seconds=6)), "ecc/fail", {"ecc": BAD}),
     ],
-    "without an earlier reading they may be old": [
+    "without a reading before they may be old": [
         (FIRST_ERRORS, "ecc/warn", "some may be old", {"ecc": UNSURE})
     ],
     "so may errors after a reboot": (
@@ -83,7 +80,7 @@ TABLE: Table = {
     ],
     "no ECC, or an unreadable count, is silence and no health": [
         (made.phb(), "", {"ecc": UNSURE}),
-        (second(ecc=MUTE), "", {"ecc": UNSURE}),
+        (second(ecc=Ecc(mode=1, volatile_uncorrected=Unavailable("Unknown"))), "", {"ecc": UNSURE}),
     ],
     "a pending repair warns": [
         (repairs(rows_pending=1, rows_failed=0, action=0), ONCE, SECOND),

@@ -1,7 +1,5 @@
 """The judgement of an NCCL run: verdict, labels, how much was measured, peers, NVML, and the slow pair."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

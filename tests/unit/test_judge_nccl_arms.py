@@ -1,7 +1,5 @@
 """Outcomes of the arms, what a comparison of arms explains, and NVLS that NCCL leaves unused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -340,8 +338,7 @@ def test_a_low_number_counts_unless_the_pod_was_throttled_half_the_time(periods:
     assert judgement.answers["busbw-low"] is answer
     low = finding(judgement, "busbw-low")
     assert low.severity is Severity.WARN
-    again = judge_nccl(
-        nccl.changed(nccl.h100(100), throttled_periods=periods), previous=judge_nccl(nccl.h100(100)).record
-    )
+    before = judge_nccl(nccl.h100(100)).record
+    again = judge_nccl(nccl.changed(nccl.h100(100), throttled_periods=periods), previous=before)
     assert finding(again, "busbw-low").severity is (Severity.WARN if answer is UNSURE else Severity.FAIL)
     assert ("CPU limit" in low.message) is (answer is UNSURE)

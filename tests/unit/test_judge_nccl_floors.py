@@ -1,7 +1,5 @@
 """Floors: published expectations, the policy's, floors from link rates, and which of them set a taint."""
 
-from __future__ import annotations
-
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -156,9 +154,7 @@ def ran(algorithm: str, gbps: float, *, ranks: int = 7, gather: float = 350, **a
     return nccl.node(nccl.h100(count=ranks), first)
 
 
-def b200(
-    ranks: int, algorithm: str, gbps: float, *, name: str = "NVIDIA B200", gather: float = 640
-) -> Result:
+def b200(ranks: int, algorithm: str, gbps: float, name: str = "NVIDIA B200", gather: float = 640) -> Result:
     machine = made.switched(ranks, name=name, links=18, mbps=53_125)
     machine = made.every_gpu(machine, pcie=nccl.GEN5, compute_capability="10.3" if "B300" in name else "10.0")
     return nccl.node(machine, nccl.default_arm(gbps, gather=gather, ranks=ranks, algorithm=algorithm))

@@ -1,7 +1,5 @@
 """The record of an NCCL run: several runs, grading again, its 2 KiB, and properties of every judgement."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -18,7 +16,6 @@ from nodegauge_judge.nccl.judge import judge_nccl, regrade
 from nodegauge_judge.nccl.measurement import RECORD_LIMIT, Agreement, Measurement, NcclJudgement
 from support.nccl_results import GIB, codes
 
-HUNG = nccl.swapped(nccl.titan(), ArmName.DEFAULT, outcome="hung", phase="load", cells=[])
 RESULTS = [
     nccl.with_pairs(nccl.h100(), 390.0, slow={(2, 5): 100.0}),
     nccl.h100(),
@@ -28,7 +25,7 @@ RESULTS = [
     nccl.phb(),
     nccl.changed(nccl.h100(), nodes=2),
     nccl.changed(nccl.h100(), throttled_periods=50, cut=["all_reduce/8"], expected=16),
-    HUNG,
+    nccl.swapped(nccl.titan(), ArmName.DEFAULT, outcome="hung", phase="load", cells=[]),
     made.titan(),
 ]
 OUTCOMES = ["done", "hung", "crashed", "failed", "out-of-memory", "garbage", "partial", "cut", "tomorrow"]
@@ -40,9 +37,6 @@ def run(*values: float) -> NcclJudgement:
     for gbps in values[1:]:
         judgement = judge_nccl(nccl.h100(gbps), previous=judgement.record)
     return judgement
-
-
-# -- several runs
 
 
 def test_the_first_run_below_the_floor_warns_and_the_second_fails() -> None:
@@ -92,9 +86,6 @@ def test_other_gpus_or_another_nccl_start_a_new_history(other: Result) -> None:
     assert "busbw-disagrees/info" not in codes(judge_nccl(other, previous=run(462).record))
 
 
-# -- grading again
-
-
 def test_new_expectations_thresholds_and_peers_regrade_old_numbers() -> None:
     record = run(400, 400).record
     assert regrade(record).verdict is Verdict.FAIL
@@ -124,12 +115,9 @@ def test_an_edited_record_cannot_control_a_terminal_or_invent_bandwidth() -> Non
     assert regrade(json.dumps(record | {"ranks": 1})).busbw == {}
 
 
-# -- its size
-
-
 def large(count: int, *, message: str) -> Result:
     machine = made.switched(
-        count, name="NVIDIA H100 80GB HBM3 in a box with a very long name", links=18, mbps=26_562
+        count, name="NVIDIA H100 80GB HBM3 in a box of a long name", links=18, mbps=26_562
     )
     machine = made.every_gpu(machine, pcie=nccl.GEN5, compute_capability="9.0")
     arms = [
@@ -173,8 +161,6 @@ def test_wrong_data_at_a_small_size_is_kept_when_the_record_is_full() -> None:
     judgement = judge_nccl(nccl.with_cells(result, ArmName.DEFAULT, *cells))
     assert Severity.FAIL in {finding.severity for finding in regrade(judgement.record).findings}
 
-
-# -- properties
 
 fuzzed = settings(max_examples=60, derandomize=True)
 quickly = settings(fuzzed, max_examples=30)
@@ -221,7 +207,6 @@ def check(judgement: NcclJudgement, *, node: NodeFacts | None = None) -> None:
 @given(outcomes(), records)
 @fuzzed
 def test_every_combination_of_outcomes_is_judged(result: Result, previous: str) -> None:
-    """Only a hang answers that NCCL hangs."""
     judgement = judge_nccl(result, previous=previous)
     check(judgement)
     hung = result.nccl is not None and any(arm.outcome == "hung" for arm in result.nccl.arms)

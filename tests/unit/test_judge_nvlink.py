@@ -1,7 +1,5 @@
 """Links between GPUs: refused, missing, hidden, unclear, down on every GPU at first sight, or with errors."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import Any
 
@@ -349,5 +347,4 @@ ERRORS: Table = {
 
 @pytest.mark.parametrize("row", rows(ERRORS))
 def test_errors_of_links_are_judged(row: Row) -> None:
-    """By the growth of their counters, with DCGM's limits."""
     assert (check(*row).answers.get("nvlink-errors") is Answer.BAD) == (FAIL in row[1])

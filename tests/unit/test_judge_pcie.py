@@ -1,7 +1,5 @@
 """PCIe links by width, generation and errors; network ports, of which what should be up is inferred."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -36,7 +34,6 @@ def grown(counter: str, count: int) -> tuple[Result, Result]:
 
 
 IDLE = {"utilization": 0, "generation": 1}
-ONE_IDLE = made.with_gpu(made.h100(1), 0, pcie=link(width=8, **IDLE))
 OTHER_MODEL = made.with_gpu(node(link(width=2), link(utilization=0)), 1, pcie=link(), name="NVIDIA A10")
 NO_MEMORY = {"pcie": link(1, 1), "memory_mib": Unavailable("nvmlDeviceGetMemoryInfo: NOT_SUPPORTED")}
 OLD = node(link(replays=70_000))
@@ -81,7 +78,7 @@ LINKS: Table = {
         "The card supports generation 4, its slot only 3.",
     ),
     "a single idle GPU has no sibling that shows how the board was built": (
-        ONE_IDLE,
+        made.with_gpu(made.h100(1), 0, pcie=link(width=8, **IDLE)),
         "pcie-narrow/warn",
         "x8 of x16 that card and slot support",
         {"pcie-narrow": Answer.NO_LOAD},
@@ -318,13 +315,11 @@ def test_an_unreadable_list_of_ports_drops_the_history(ports: str) -> None:
     assert History.decode(json.dumps({"boot": "b", "ports": ports})) is None
 
 
-def test_ports_survive_a_report() -> None:
+def test_ports_survive_a_report_and_a_new_version() -> None:
     ports = {"mlx5_0/1": PortHistory(7, 25), "mlx 5/2": PortHistory(None, 0), "a,b/1": PortHistory(1, 1)}
     kept = History.decode(History(boot="b", ports=ports).encode())
     assert kept.ports == {"mlx5_0/1": PortHistory(7, 25), "mlx 5/2": PortHistory(None, 0)}
-
-
-def test_ports_written_by_an_earlier_version_are_read() -> None:
+    # as earlier versions wrote them
     assert PortHistory.unpacked("7.25") == PortHistory(7, 2 * 64 + 5)
     assert PortHistory.unpacked("7.25.3").downs == 3
     with pytest.raises(ValueError, match="more than a port has"):

@@ -1,7 +1,5 @@
 """Supplies, rails and fans by trusted sensors, and what slot, cables and supply carry."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -19,9 +17,7 @@ from support.judge_results import Row, Table, check, judge, of_what_was_asked, r
 NONE = Unavailable("the chip has no such limit")
 
 
-def volts(
-    millivolts: float, *, chip: str = "corsairpsu", label: str = "v_out +12v", **more: object
-) -> Sensor:
+def volts(millivolts: float, *, chip: str = "corsairpsu", label: str = "v_out +12v", **more: Any) -> Sensor:
     return Sensor(chip=chip, name="in1", label=label, value=millivolts, **more)  # type: ignore[arg-type]
 
 
@@ -253,9 +249,6 @@ def test_slot_and_cables_carry_so_much(sockets: list[Any], carried: int) -> None
 )
 def test_a_raisable_limit_informs(limit: float | None, most: float | None, expected: list[str]) -> None:
     assert of_power(wired(limited(limit, most=most), gpus=[{"gpu": "*", "sockets": [EIGHT]}])) == expected
-
-
-def test_a_limit_that_cannot_go_low_enough_is_said() -> None:
     (finding,) = wired(limited(300, least=250), gpus=[{"gpu": "*", "sockets": [EIGHT]}]).findings
     assert "no limit below 250 W" in finding.message
 

@@ -1,7 +1,5 @@
 """Probes that failed, sick and hidden GPUs, and what the driver reports itself."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Slowdown: how much of it, over which time and from which source, is a finding."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -338,3 +336,18 @@ def test_runs_with_a_brake_are_counted_in_a_row() -> None:
     hurried = [later(on, seconds) for seconds in (900, 905, 910, 915)]
     assert codes(judge(*hurried)) == ["power-brake/info"]
     assert codes(judge(on, thresholds=Thresholds(power_brake_idle_runs=1))) == ["power-brake/fail"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "seconds"),
+    [
+        ((node(),), None),
+        (grown(), 0.0),
+        (throttled(sw_thermal=300, thermal_violation=310, power_brake=5), 310.0),
+        (grown(hw_thermal=20, low_utilization=800), 40.0),
+        ((node(), changed("host", boot_id="another")), None),
+    ],
+)
+def test_seconds_of_slowdown_count_once_a_gpu(runs: tuple[Result, ...], seconds: float | None) -> None:
+    slowed = judge(*runs).slowed_seconds
+    assert slowed == (None if seconds is None else pytest.approx(seconds))

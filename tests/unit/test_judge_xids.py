@@ -1,7 +1,5 @@
 """What is remembered between runs, Xids and links: no fault is forgotten, nothing wrong is learned."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -252,7 +250,6 @@ def test_what_was_judged_is_none_of_a_later_report_that_repeats_it() -> None:
 
 
 def test_another_boot_and_a_report_that_was_deleted_begin_anew() -> None:
-    """The clock begins anew, and what was known is not: then all that the container repeats is new."""
     node = Node()
     _, late = reports({(3, 79): at(90)}, {}, ups=(100, 300))
     node.judged(reports({}, ups=(DAY,))[0])

@@ -1,7 +1,5 @@
 """`judge` of the archive: what it accepts, what it answers, and how it names what is wrong."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

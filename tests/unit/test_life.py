@@ -1,7 +1,5 @@
 """`make life` and `make day` in small: days of a fleet, an oracle that can fail, what mode Watch gains."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,7 +24,6 @@ from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.gate_rate import GateRate
 
 SMALL = Size(nodes=20, days=10, seed=3, fast_nodes=4)
-TESTS = Path(__file__).parents[1]
 
 pytestmark = pytest.mark.timeout(1800)  # days of a fleet are work: nothing is measured here
 
@@ -35,7 +32,7 @@ pytestmark = pytest.mark.timeout(1800)  # days of a fleet are work: nothing is m
 def test_every_change_in_a_disturbed_week_has_a_cause() -> None:
     """In a process of its own: only there a seed fixes the order of sets too."""
     command = [sys.executable, "-m", "fleet", "life", "--nodes", "20", "--days", "6", "--seed", "3"]
-    result = subprocess.run(command, cwd=TESTS, capture_output=True, text=True)
+    result = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "0 violations" in result.stdout
 

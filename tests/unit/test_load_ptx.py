@@ -1,7 +1,5 @@
 """The load probe's kernels, executed line by line against what the CPU expects; and its samples."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import struct
@@ -177,9 +175,6 @@ def test_one_wrong_bit_counts_once_a_round(filled: Memory, word: int, bit: int) 
     assert wrong(filled, rounds=3) == 3
 
 
-TARGETS = (50, 60, 61, 70, 75, 80, 86, 89, 90, 100, 120)
-
-
 def ptxas() -> str | None:
     """The assembler of CUDA 12, where `pip install nvidia-cuda-nvcc-cu12` or a toolkit brought one."""
     if assembler := shutil.which("ptxas"):
@@ -199,7 +194,7 @@ def test_ptxas_takes_the_kernels_for_every_gpu_that_may_get_them(variant: Varian
         pytest.skip("no ptxas: pip install nvidia-cuda-nvcc-cu12")
     text = tmp_path / "load.ptx"
     text.write_text(ptx.source(variant))
-    for target in TARGETS:
+    for target in (50, 60, 61, 70, 75, 80, 86, 89, 90, 100, 120):
         if divmod(target, 10) >= variant.since:
             command = [assembler, "-v", f"-arch=sm_{target}", text, "-o", tmp_path / "load.cubin"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -222,7 +217,6 @@ def test_ptxas_takes_the_kernels_for_every_gpu_that_may_get_them(variant: Varian
     ],
 )
 def test_a_gpu_gets_the_newest_instruction_that_it_has(capability: tuple[int, int], name: str | None) -> None:
-    """One that is newer than this project gets the newest one."""
     variant = ptx.variant_for(capability)
     assert (variant.name if variant else None) == name
 
@@ -253,7 +247,6 @@ def test_every_sum_is_exact(variant: Variant) -> None:
 
 @each_variant
 def test_one_wrong_bit_of_one_sum_changes_the_checksum(variant: Variant) -> None:
-    """An odd factor loses nothing."""
     lanes = truth.expected(variant, loops=1001)
     assert len(lanes) == WARP
     for bit in range(32):
@@ -320,14 +313,11 @@ ABSOLUTE = Temperature(slowdown=89, memory_max=95, gpu_max=85)
 DISTANCES = Temperature(slowdown=NO, margin=49, tlimit_slowdown=-2, tlimit_gpu_max=0)
 
 
-def test_the_stop_is_below_the_vendor_s_slowdown() -> None:
+def test_the_stop_is_below_the_vendor_s_slowdown_and_there_without_one() -> None:
     assert stop_of(ABSOLUTE, below=3) == Stop(celsius=86, margin=NOT_READ, memory_celsius=92)
     assert (stop_of(DISTANCES, below=3).celsius, stop_of(DISTANCES, below=3).margin) == (NO, 1)
     both = stop_of(replace(DISTANCES, slowdown=89), below=10)
     assert (both.celsius, both.margin) == (79, 8)
-
-
-def test_without_the_vendor_s_limits_there_is_a_stop_all_the_same() -> None:
     assert stop_of(Temperature(), below=3).celsius == UNKNOWN_STOP_C
     used_up = stop_of(Temperature(margin=0, tlimit_slowdown=-2), below=3)
     assert used_up.celsius == UNKNOWN_STOP_C

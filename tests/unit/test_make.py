@@ -1,7 +1,5 @@
 """The Makefile, the set-up behind it and `.ci/run`: what newcomers meet first, and are told when it fails."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re
@@ -9,7 +7,6 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -81,31 +78,22 @@ def test_a_missing_compiler_is_named(checkout: Path) -> None:
     assert "apt-get install gcc" in done.stderr
 
 
-STEPS = Path(__file__).resolve().parents[2] / ".ci" / "steps.py"
-
-
 @pytest.fixture
 def steps() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ci_steps", STEPS)
-    assert spec is not None
-    assert spec.loader is not None
+    spec = importlib.util.spec_from_file_location("ci_steps", ROOT / ".ci" / "steps.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules["ci_steps"] = module
     spec.loader.exec_module(module)
     return module
 
 
-def lanes(*commands: Mapping[str, str]) -> list[dict[str, Sequence[str]]]:
-    return [{name: ["sh", "-c", command] for name, command in lane.items()} for lane in commands]
-
-
 def test_a_failed_step_stops_no_other_and_is_shown_last(
     steps: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its exit code is that of the run; the table has every step with its last line."""
-    monkeypatch.setattr(
-        steps, "LANES", lanes({"bad": "echo broken; exit 3", "next": "echo fine"}, {"other": "echo whole"})
-    )
+    first, second = {"bad": "echo broken; exit 3", "next": "echo fine"}, {"other": "echo whole"}
+    lanes = [{name: ["sh", "-c", command] for name, command in lane.items()} for lane in (first, second)]
+    monkeypatch.setattr(steps, "LANES", lanes)
     assert steps.Run([], tmp_path).everything() == 3
     output = capsys.readouterr().out
     failed, table = output.index("bad failed; it printed:\nbroken"), output.index("steps, their seconds")

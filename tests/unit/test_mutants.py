@@ -1,7 +1,5 @@
 """`make mutants`: what it calls killed is so, or it would hide gaps."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

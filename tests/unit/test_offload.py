@@ -1,7 +1,5 @@
 """What a node has beside its GPUs: what a load run measured of it, what of that stands, and the labels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -20,27 +18,15 @@ from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_probes.settings import parse
 from support.load_results import everywhere, gpu, loaded, spoilt
 from support.nccl_nodes import INSTALLED, PREEMPTED
-from support.objects import (
-    NOW,
-    ANode,
-    APolicy,
-    AReport,
-    make_context,
-    make_node,
-    make_policy,
-    make_report,
-    read,
-)
+from support.objects import NOW, ANode, AReport, make_context, make_node, make_policy, make_report, read
 
 LOAD, WEEK = names.PROBE_LOAD, 7 * 86_400.0
 NODE: ANode = replace(make_node().offering(8), cpu_allocatable="95500m", memory_allocatable="1056302388Ki")
 PATH = "/mnt/nvme/nodegauge"
 DISK = Storage(path=PATH, read_gbps=26.94, write_gbps=11.2)
-DEFAULT: APolicy = make_policy()
-NVME: APolicy = make_policy().of({"probes": {"load": {"nvme": {"path": PATH}}}})
-KEYS = [
-    names.PREFIX + name for name in ("h2d-gbps", "host-memory-per-gpu", "cores-per-gpu", "nvme-read-gbps")
-]
+DEFAULT = make_policy()
+NVME = make_policy().of({"probes": {"load": {"nvme": {"path": PATH}}}})
+KEYS = [names.PREFIX + of for of in ("h2d-gbps", "host-memory-per-gpu", "cores-per-gpu", "nvme-read-gbps")]
 COUNTED = ["125", "11"]
 UNREAD = Unavailable("not read")
 
@@ -53,7 +39,7 @@ def healthy(node: ANode = NODE, result: Result | None = None) -> AReport:
     return make_report(node).after(read(result or made.h100()), node=node)
 
 
-def ran(*ends: Result | RunEnd, node: ANode = NODE, policy: APolicy = DEFAULT) -> AReport:
+def ran(*ends: Result | RunEnd, node: ANode = NODE, policy: Any = DEFAULT) -> AReport:
     report = healthy(node)
     for number, end in enumerate(ends):
         end = end if isinstance(end, RunEnd) else read(end)
@@ -61,7 +47,7 @@ def ran(*ends: Result | RunEnd, node: ANode = NODE, policy: APolicy = DEFAULT) -
     return report
 
 
-def seen(report: AReport, *, node: ANode = NODE, policy: APolicy = DEFAULT, at: float = NOW) -> AReport:
+def seen(report: AReport, *, node: ANode = NODE, policy: Any = DEFAULT, at: float = NOW) -> AReport:
     return report.seen(node=node, policy=policy, at=at)
 
 
@@ -148,7 +134,7 @@ OFF = make_policy().of({"probes": {"load": {"enabled": False}, "health": {"enabl
     ],
 )  # fmt: skip
 def test_what_is_not_known_has_no_label(
-    report: AReport, policy: APolicy, at: float, expected: list[str], why: str
+    report: AReport, policy: Any, at: float, expected: list[str], why: str
 ) -> None:
     after = seen(report, policy=policy, at=at)
     assert labels(after) == expected
@@ -170,12 +156,11 @@ def test_odd_amounts_have_no_label(cpu: str, memory: str, expected: list[str]) -
     assert labels(seen(healthy(node), node=node))[1:3] == expected
 
 
-def nvme(report: AReport, policy: APolicy = NVME) -> OffloadStatus:
+def nvme(report: AReport, policy: Any = NVME) -> OffloadStatus:
     return seen(report, policy=policy).status.offload
 
 
 def test_a_disk_is_the_one_that_the_policy_names_now() -> None:
-    """What was written stays known while the path does and is still read."""
     again = nvme(ran(stored(), stored(write_gbps=UNREAD), policy=NVME))
     assert (again.nvme_read_gbps, again.nvme_write_gbps, again.nvme_problem) == (26.94, 11.2, "")
     gone = nvme(ran(stored(), stored(read_gbps=UNREAD, write_gbps=UNREAD, problem="gone"), policy=NVME))
@@ -197,6 +182,5 @@ def test_a_load_pod_mounts_the_folder_and_writes_only_where_it_may(write: bool) 
     [mount] = [m for m in body["volumeMounts"] if m["name"] == "nvme"]
     assert mount["readOnly"] is not write
     options = parse([LOAD, *body["args"]], {}, probes=[LOAD], engines=["nccl4py"]).storage
-    assert options is not None
     assert (str(options.folder), options.path) == (mount["mountPath"], PATH)
     assert (options.size, options.seconds, options.write) == (8 << 30, 10.0, write)

@@ -1,7 +1,5 @@
 """Incidents: one cause on many nodes within minutes holds its new taints back, and nothing else does."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec
@@ -176,7 +174,6 @@ def test_a_restart_knows_what_is_open() -> None:
 
 
 def test_a_policy_made_anew_has_no_incident() -> None:
-    """Nor has one whose nodes are gone."""
     racks = hot_rack()
     assert racks.blocked()
     racks.cache.policies["default"] = replace(racks.cache.policies["default"], uid="another")
@@ -201,11 +198,8 @@ def gate_after(*steps: tuple[str, str], before: GateStatus, **how: Any) -> GateS
     """A gate of `gpu-lost` after looks with this answer (or none) and this open incident."""
     for answer, incident in steps:
         if answer:
-            judged = hysteresis.answered(
-                before, code="gpu-lost", answer=Answer(answer), finding=None, now=NOW
-            )
-            assert judged is not None
-            before = judged
+            known = {"code": "gpu-lost", "answer": Answer(answer), "finding": None, "now": NOW}
+            before = hysteresis.answered(before, **known)
         looked = {"policy": make_policy(), "now": NOW, "slot": True, "incidents": {"gpu-lost": incident}}
         (before,) = gates.current([before], **(looked | how))
     return before

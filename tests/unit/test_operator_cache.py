@@ -1,7 +1,5 @@
 """The cache: newer wins, late events undo nothing, what is gone is certainly gone; and what is counted."""
 
-from __future__ import annotations
-
 from random import Random
 from statistics import median
 from typing import Any
@@ -62,19 +60,18 @@ def test_what_decisions_look_at_wakes(cache: Cache, field: str) -> None:
     assert cache.put_node(replace(make_node(version=11), **{field: CHANGES[field]}))
 
 
-@pytest.mark.parametrize("key", [*names.NODE_TAINTS, *names.TAINTS_OF_NODES_BEING_REMOVED])
-def test_a_taint_of_ours_or_of_a_removal_wakes(cache: Cache, key: str) -> None:
-    cache.put_node(make_node(version=10))
-    assert cache.put_node(make_node(version=11).tainted(key))
-
-
-@pytest.mark.parametrize("taints", [(), ("node.kubernetes.io/unschedulable",)])
-def test_a_heartbeat_and_a_foreign_taint_wake_nobody_and_are_kept(
-    cache: Cache, taints: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize(
+    ("taints", "wakes"),
+    [
+        *(((key,), True) for key in (*names.NODE_TAINTS, *names.TAINTS_OF_NODES_BEING_REMOVED)),
+        *(((), False), (("node.kubernetes.io/unschedulable",), False)),
+    ],
+)
+def test_a_taint_of_ours_or_of_a_removal_wakes(cache: Cache, taints: tuple[str, ...], wakes: bool) -> None:
+    """A heartbeat and a foreign taint do not, and are kept."""
     cache.put_node(make_node(version=10))
     seen = make_node(version=11).tainted(*taints)
-    assert not cache.put_node(seen)
+    assert cache.put_node(seen) is wakes
     assert cache.nodes["node-1"] == seen
 
 
@@ -221,9 +218,7 @@ def test_the_peers_of_a_node_are_the_others_of_its_make() -> None:
     assert list(group.peers.other_values("pcie", but="slow")) == []
 
 
-@pytest.mark.parametrize(
-    "count", [1, 2, 3, MAX_VALUES - 1, MAX_VALUES, MAX_VALUES + 1, MAX_VALUES + 2, 301, 500]
-)
+@pytest.mark.parametrize("count", [1, 2, 3, *range(MAX_VALUES - 1, MAX_VALUES + 3), 301, 500])
 def test_the_median_is_that_of_all_others(count: int) -> None:
     group, random = PeerGroup(), Random(count)
     values = {f"n{n}": random.randrange(300, 500) for n in range(count)}
@@ -297,6 +292,5 @@ def test_a_malformed_part_is_left_out_and_hides_no_other(cache: Cache, part: Bod
     ],
 )
 def test_a_reading_is_dated_as_it_came(at: float, arrived: float, known_at: float) -> None:
-    """Or by its node's clock if a list brought it, but not into the future."""
     view = reading_view(reading_body(health={"at": stamp(at)}), arrived=arrived)
     assert view.parts["health"].known_at(NOW) == known_at

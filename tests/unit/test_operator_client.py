@@ -1,7 +1,5 @@
 """The client against a real HTTP server on loopback: every way in which an answer can be none."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -15,18 +13,8 @@ from aiohttp import web
 
 from nodegauge_operator import names
 from nodegauge_operator.kube import client as client_module
-from nodegauge_operator.kube import nodes
+from nodegauge_operator.kube import errors, nodes
 from nodegauge_operator.kube.client import MERGE, Client, Limiter, connect
-from nodegauge_operator.kube.errors import (
-    AlreadyExists,
-    Conflict,
-    Forbidden,
-    KubeError,
-    NotFound,
-    Refused,
-    Unavailable,
-    Unreachable,
-)
 from nodegauge_operator.kube.outage import Outage
 from support.virtual_time import run
 from testbed.kubeconfig import write_kubeconfig
@@ -107,23 +95,26 @@ async def test_a_call_carries_what_it_should(server: Server, client: Client) -> 
     assert asked.headers["Authorization"] == "Bearer first"
     assert asked.headers["User-Agent"] == names.USER_AGENT
     assert server.bodies == ['{"a": null}']
+    server.answers = [web.json_response({"metadata": {"name": "x"}})]
+    await nodes.get(client, "a b?c")
+    assert server.asked[1].raw_path == "/api/v1/nodes/a%20b%3Fc"
 
 
 @pytest.mark.parametrize(
     ("code", "reason", "kind"),
     [
-        (400, "BadRequest", Refused),
-        (403, "Forbidden", Forbidden),
-        (404, "NotFound", NotFound),
-        (409, "Conflict", Conflict),
-        (409, "AlreadyExists", AlreadyExists),
-        (410, "Expired", Refused),
-        (422, "Invalid", Refused),
-        *((code, "Test", Unavailable) for code in (401, 429, 500, 503, 504)),
+        (400, "BadRequest", errors.Refused),
+        (403, "Forbidden", errors.Forbidden),
+        (404, "NotFound", errors.NotFound),
+        (409, "Conflict", errors.Conflict),
+        (409, "AlreadyExists", errors.AlreadyExists),
+        (410, "Expired", errors.Refused),
+        (422, "Invalid", errors.Refused),
+        *((code, "Test", errors.Unavailable) for code in (401, 429, 500, 503, 504)),
     ],
 )
 async def test_statuses_become_errors_of_our_own(
-    server: Server, client: Client, code: int, reason: str, kind: type[KubeError]
+    server: Server, client: Client, code: int, reason: str, kind: type[errors.KubeError]
 ) -> None:
     server.answers = [status(code, reason)]
     with pytest.raises(kind) as caught:
@@ -144,7 +135,7 @@ async def test_statuses_become_errors_of_our_own(
 async def test_success_without_a_list_fails(server: Server, client: Client, answer: str | bytes) -> None:
     """A proxy that says 200 must not read as an empty cluster: that would take every label off."""
     server.answers = [web.Response(body=answer, content_type="application/json")]
-    with pytest.raises(Unavailable):
+    with pytest.raises(errors.Unavailable):
         _ = [page async for page in client.pages(PATH)]
 
 
@@ -153,15 +144,15 @@ async def test_silence_and_a_closed_door_are_no_answer(
 ) -> None:
     """Timeouts and refused connections: Unavailable, status 0; only the latter may have cut watches too."""
     server.answers = [None]
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(errors.Unavailable) as caught:
         await client.call("GET", PATH, within=0.05)
-    assert (type(caught.value), caught.value.status) == (Unavailable, 0)
+    assert (type(caught.value), caught.value.status) == (errors.Unavailable, 0)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nobody = await connect(environ=kubeconfig(tmp_path, free.getsockname()[1], token))
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(errors.Unavailable) as caught:
         await nobody.call("GET", PATH)
-    assert (type(caught.value), caught.value.status) == (Unreachable, 0)
+    assert (type(caught.value), caught.value.status) == (errors.Unreachable, 0)
     await nobody.close()
 
 
@@ -170,12 +161,11 @@ async def test_an_answer_that_breaks_off_is_no_answer(server: Server, client: Cl
 
     def cut() -> None:
         connection = server.asked[-1].transport
-        assert connection is not None
         connection.write(half.encode())
         connection.close()
 
     server.while_asked = cut
-    with pytest.raises(Unreachable):
+    with pytest.raises(errors.Unreachable):
         await client.call("GET", PATH)
 
 
@@ -189,9 +179,9 @@ async def test_every_call_is_observed(server: Server, tmp_path: Path, token: Pat
     client = await connect(environ=kubeconfig(tmp_path, server.port, token), observer=observe)
     server.answers = [web.json_response({}), status(409, "Conflict"), None]
     await client.call("GET", "/api/v1/namespaces/ng/pods/p")
-    with pytest.raises(Conflict):
+    with pytest.raises(errors.Conflict):
         await client.call("PATCH", "/apis/nodegauge.dev/v1alpha1/nodereports/n/status", body={})
-    with pytest.raises(Unavailable):
+    with pytest.raises(errors.Unavailable):
         await client.call("GET", "/apis/nodegauge.dev/v1alpha1", within=0.05)
     await client.close()
     assert seen == [("GET", "pods", 200), ("PATCH", "nodereports/status", 409), ("GET", "discovery", 0)]
@@ -207,7 +197,7 @@ async def test_pages_are_followed_with_the_same_selector(server: Server, client:
         {"limit": str(client_module.PAGE), "labelSelector": "gpu=true", "continue": "next&page"},
     ]
     server.answers = [web.json_response(first), status(410, "Expired")]
-    with pytest.raises(Refused):
+    with pytest.raises(errors.Refused):
         _ = [view async for view in nodes.each(client)]
 
 
@@ -233,7 +223,7 @@ async def test_a_kubeconfig_that_is_none_is_said(tmp_path: Path, content: str | 
     path = tmp_path / "kubeconfig"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(KubeError, match="Set KUBECONFIG"):
+    with pytest.raises(errors.KubeError, match="Set KUBECONFIG"):
         await connect(environ={"KUBECONFIG": str(path)})
 
 
@@ -249,16 +239,15 @@ async def test_how_long_nobody_answered_is_known(
     def take() -> None:
         date = formatdate(client.now(), usegmt=True)
         clock.now += 7.0
-        assert server.answers[0] is not None
         server.answers[0].headers["Date"] = date
 
     server.while_asked = take
     for code in (401, 429, 500, 503):
         server.answers = [status(code, "Test"), status(403, "Forbidden")]
-        with pytest.raises(Unavailable):
+        with pytest.raises(errors.Unavailable):
             await nodes.get(client, "n")
         assert client.outage.seconds == 7.0
-        with pytest.raises(Forbidden):
+        with pytest.raises(errors.Forbidden):
             await nodes.get(client, "n")
         assert client.outage.seconds == 0.0
     assert client.now() == 1_800_000_000 + 8 * 7.0
@@ -274,7 +263,6 @@ async def test_how_long_nobody_answered_is_known(
 async def test_a_busy_server_is_left_alone_for_as_long_as_it_says(
     server: Server, client: Client, monkeypatch: pytest.MonkeyPatch, code: int, delay: str, rests: float
 ) -> None:
-    """Whoever asks next waits, whatever for."""
     clock = SimpleNamespace(monotonic=lambda: clock.now, now=1000.0)
 
     async def sleep(seconds: float) -> None:
@@ -285,7 +273,7 @@ async def test_a_busy_server_is_left_alone_for_as_long_as_it_says(
     refusal = status(code)
     refusal.headers["Retry-After"] = delay
     server.answers = [refusal]
-    with pytest.raises(KubeError):
+    with pytest.raises(errors.KubeError):
         await client.call("PATCH", f"{PATH}/n", body={})
     await client.call("GET", PATH)
     assert clock.now == 1000 + rests
@@ -324,9 +312,3 @@ def test_calls_keep_to_the_rate(
         return [round(at, 6) for _, at in calls_at]
 
     assert run(main()) == times
-
-
-async def test_names_are_quoted_in_paths(server: Server, client: Client) -> None:
-    server.answers = [web.json_response({"metadata": {"name": "x"}})]
-    await nodes.get(client, "a b?c")
-    assert server.asked[0].raw_path == "/api/v1/nodes/a%20b%3Fc"

@@ -1,7 +1,5 @@
 """Places for NCCL runs, apart from those for health runs: who gets one, who waits, who holds up whom."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -40,9 +38,8 @@ class Scene:
             self.cache.put_node(make_node(f"node-{n}"))
         self.cache.policies["default"] = make_policy().of({"mode": mode, "budget": budget})
         self.cache.policies_changed()
-        self.concurrency = Concurrency(
-            self.cache, NodeCounters(self.cache), limits={HEALTH: most, NCCL: most}
-        )
+        limits = {HEALTH: most, NCCL: most}
+        self.concurrency = Concurrency(self.cache, NodeCounters(self.cache), limits=limits)
 
     def pod(self, node: int, probe: str) -> None:
         self.cache.put_pod(replace(make_pod(make_node(f"node-{node}")), probe=probe, name=f"{node}-{probe}"))
@@ -133,9 +130,8 @@ def test_all_policies_together_have_the_installation_s_slots() -> None:
     for n in range(4):
         scene.cache.put_node(replace(make_node(f"node-{n}", version=11), labels={"tier": str(n)}))
         selector = {"matchLabels": {"tier": str(n)}}
-        policy = make_policy().of(
-            {"budget": {"concurrentProbes": 3}, "nodeSelector": selector, "priority": 1}
-        )
+        spec = {"budget": {"concurrentProbes": 3}, "nodeSelector": selector, "priority": 1}
+        policy = make_policy().of(spec)
         scene.cache.policies[f"of-{n}"] = replace(policy, name=f"of-{n}")
     scene.cache.policies_changed()
     scene.wait({n: float(20 - n) for n in range(12)}, pool=HEALTH)

@@ -4,8 +4,6 @@ The real worker, adapter and handlers run on a cluster in memory; SIGKILL is an 
 catches, before or after a write took effect, and the next process knows only what the cluster holds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -26,7 +24,6 @@ from support.operator import SteppedOperator, one_node
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("stated_answers")]
 
 Story = Callable[[FakeCluster], Iterator[None]]
-LINK_LOST = made.with_pair(made.titan(), 0, 1, read=1)
 WARMER = made.every_gpu(made.titan(), temperature=replace(made.titan().gpus[0].temperature, gpu=33))
 
 
@@ -36,7 +33,7 @@ def two_runs(cluster: FakeCluster) -> Iterator[None]:
     cluster.add_policy()
     yield
     cluster.pass_time(INTERVAL)
-    cluster.results["node-1"] = LINK_LOST
+    cluster.results["node-1"] = made.with_pair(made.titan(), 0, 1, read=1)
     yield
 
 
@@ -140,9 +137,6 @@ class CrashingOperators:
         return self.cluster.state()
 
 
-STORIES: list[Story] = [two_runs, policy_goes, node_is_replaced, gets_hot_and_cools, is_lost_and_let_go]
-
-
 CALM: dict[Story, tuple[str, int, bool, list[str]]] = {
     two_runs: ("warn", 2, False, ["FaultsFound", "Validated"]),
     policy_goes: ("", 1, False, ["Released", "Validated"]),
@@ -153,7 +147,7 @@ CALM: dict[Story, tuple[str, int, bool, list[str]]] = {
 """The label of health, how many runs were judged, whether there was a taint, and events."""
 
 
-@pytest.mark.parametrize("story", STORIES, ids=lambda s: s.__name__)
+@pytest.mark.parametrize("story", CALM, ids=lambda s: s.__name__)
 def test_a_calm_life(story: Story) -> None:
     """Without deaths the story ends as expected; the others are compared with this."""
     operators = CrashingOperators(story)
@@ -167,7 +161,7 @@ def test_a_calm_life(story: Story) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("story", STORIES, ids=lambda s: s.__name__)
+@pytest.mark.parametrize("story", CALM, ids=lambda s: s.__name__)
 def test_one_death_at_any_write(story: Story, when: str) -> None:
     calm = CrashingOperators(story)
     for write in range(len(calm.writes)):
@@ -196,7 +190,7 @@ class Accompanied(CrashingOperators):
             self.cluster.kubelets()
 
 
-@pytest.mark.parametrize("story", STORIES, ids=lambda s: s.__name__)
+@pytest.mark.parametrize("story", CALM, ids=lambda s: s.__name__)
 def test_two_operators_by_mistake_do_no_harm(story: Story) -> None:
     """No run is judged or counted twice.  Who has not heard of the other's pod may make it again, once."""
     calm = Accompanied(story, 0)

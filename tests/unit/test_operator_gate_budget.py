@@ -4,8 +4,6 @@ A slot is used once, kept while a write is unanswered, and offered in order, wha
 and processes do.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -279,12 +277,9 @@ def test_a_write_in_flight_keeps_the_slot_while_its_node_moves() -> None:
     assert fleet.budget.has_slot("node-1")
 
 
-TWO = ["even", "odd"] * 6
-
-
 def rated(**limits: Any) -> Fleet:
     """Six nodes of each of two policies, two new taints of each per hour, and slots for all."""
-    return Fleet(*TWO, **({"slots": "100%", "per_hour": 2} | limits))
+    return Fleet(*["even", "odd"] * 6, **({"slots": "100%", "per_hour": 2} | limits))
 
 
 def test_new_taints_come_hour_by_hour() -> None:

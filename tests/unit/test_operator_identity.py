@@ -1,7 +1,5 @@
 """A run counts only from the pod that the operator made for it, whoever else can create or change pods."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -180,9 +178,7 @@ def forge(operator: SteppedOperator, status: dict[str, Any]) -> None:
     ],
     ids=["labels", "with one of ours", "a taint", "both", "the condition"],
 )
-def test_what_a_report_asks_for_is_computed_again_before_it_is_written(
-    desired: dict[str, Any], nulled: bool
-) -> None:
+def test_what_a_report_asks_for_is_computed_again_before_it_is_written(desired: Body, nulled: bool) -> None:
     operator = nodes(1)
     before = operator.cluster.state()["nodes"]["node-1"]
     past = {"probes": None, "interconnect": None, "gates": None} if nulled else {}

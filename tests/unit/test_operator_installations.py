@@ -1,7 +1,5 @@
 """One installation writes to a cluster, and only to nodes that are nobody's or its own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -133,7 +131,6 @@ def test_a_node_of_another_installation_is_left_alone(other: dict[str, str]) -> 
     "forged", ["x", "x/", "/y", "a/b/c", "a b/c", "../y", "Ns/y", "é/y", "x/y;reboot", "x/$(id)", "x/y\n"]
 )
 def test_what_names_no_installation_makes_a_node_nobodys(forged: str, dirty: DirtyCluster) -> None:
-    """Somebody wrote it: the operator goes on, no policy quotes it in a command, and uninstalling cleans."""
     operator = one_node()
     operator.run()
     owned(operator, forged)
@@ -161,7 +158,6 @@ def test_installations_with_disjoint_selectors_release_nothing_of_each_other() -
 
 
 def test_a_node_that_is_not_known_here_keeps_its_reading() -> None:
-    """Its report changes, and wakes the second installation: only a node that is gone loses what it wrote."""
     first = one_node(pool="a")
     first.run()
     second = SteppedOperator(first.cluster, selector="pool=b", release="second")
@@ -178,9 +174,6 @@ def test_a_node_that_is_not_known_here_keeps_its_reading() -> None:
     first.deliver()
     first.reconcile("node-1")
     assert "node-1" not in first.cluster.objects[READINGS]
-
-
-# -- uninstalling ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -209,7 +202,6 @@ RELEASE = {"release": "ours", "deployment": "nodegauge"}
 def test_uninstalling_a_release_takes_nothing_from_another(
     dirty: DirtyCluster, holder: str, how: dict[str, str], kept: list[str], capsys: Any
 ) -> None:
-    """Where another one holds the Lease, what names nobody is that one's.  A dry run says so."""
     if holder:
         dirty.cluster.create(PATH, {"metadata": {"name": names.LEASE}, "spec": {"holderIdentity": holder}})
     leases = [*dirty.cluster.objects[PATH]]

@@ -4,8 +4,6 @@ Runs that are good, bad, lost, preempted, pending or garbage; deaths between any
 other expectations, NCCL runs off and on; cordons, boots, GPUs withdrawn.  `PlannerLoop` checks each write.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -30,17 +28,15 @@ from support.properties import tried
 pytestmark = pytest.mark.slow
 
 HUNG = nccl.swapped(FAST, "default", outcome="hung", phase="load", cells=[])
-PULLED = Result(probe="pull", nccl=NcclResult(engine="nccl4py", nccl="2.32.3"))
 NO_ENGINE = Problem(kind=ProblemKind.NO_ENGINE, call="nccl4py", message="no libnccl")
-BROKEN = made.with_pair(made.h100(), 0, 1, nvlink=4, read=4, write=4)
 GOOD: dict[str, Result] = {
     names.PROBE_HEALTH: made.h100(),
-    names.PROBE_PULL: PULLED,
+    names.PROBE_PULL: Result(probe="pull", nccl=NcclResult(engine="nccl4py", nccl="2.32.3")),
     names.PROBE_NCCL: FAST,
     names.PROBE_LOAD: load.loaded(),
 }
 BAD: dict[str, tuple[Result, ...]] = {
-    names.PROBE_HEALTH: (BROKEN,),
+    names.PROBE_HEALTH: (made.with_pair(made.h100(), 0, 1, nvlink=4, read=4, write=4),),
     names.PROBE_PULL: (Result(probe="pull", problem=NO_ENGINE),),
     names.PROBE_NCCL: (SLOW, WRONG, HUNG, skipping(Skip.BUSY, "a job"), skipping(Skip.VGPU)),
     names.PROBE_LOAD: (
@@ -115,7 +111,6 @@ def ended(pod: APod, how: str, *, at: float) -> APod:
 
 def brings(scene: PlannerLoop, result: Result) -> None:
     pod = scene.pod()
-    assert pod is not None
     scene.changed(pod, replace(pod.running(scene.now).with_result(result), wrote_at=scene.now))
 
 

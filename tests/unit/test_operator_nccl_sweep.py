@@ -1,7 +1,5 @@
 """Benchmarks in the loop on virtual time: places, turns, pods that are soon gone, refusals, counts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -12,27 +10,21 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.kube.errors import Forbidden
 from support.api_server import NODES, PODS, REPORTS, Body
-from support.virtual_operator import RUN_SECONDS, VirtualTimeOperator, on_virtual_time, with_nccl
+from support.virtual_operator import RUN_SECONDS, on_virtual_time, with_nccl
+from support.virtual_operator import VirtualTimeOperator as Operator
 
-NCCL = (names.PROBE_PULL, names.PROBE_NCCL)
 
-
-def probe(operator: VirtualTimeOperator, node: str, name: str = names.PROBE_NCCL) -> Body:
+def probe(operator: Operator, node: str, name: str = names.PROBE_NCCL) -> Body:
     """One probe's status in a report; empty before its first run."""
     probes = operator.cluster.objects[REPORTS][node].get("status", {}).get("probes", ())
     return next((p for p in probes if p["name"] == name), {})
 
 
-def holder(operator: VirtualTimeOperator, name: str = names.PROBE_NCCL) -> Body | None:
-    """The pod of such a run, where there is one."""
-    pods = operator.cluster.objects[PODS].values()
-    return next((p for p in pods if p["metadata"]["labels"][names.POD_PROBE] == name), None)
-
-
-async def until_held(operator: VirtualTimeOperator) -> Body:
+async def until_held(operator: Operator) -> Body:
     """Wait for a benchmark's pod; it is placed on its node."""
-    while (pod := holder(operator)) is None:
+    while not (pods := [pod for pod in operator.cluster.pods() if "-nccl-" in pod["metadata"]["name"]]):
         await operator.after(0.1)
+    [pod] = pods
     await operator.after(0.1)
     operator.cluster.schedule(pod)
     await operator.after(0.1)
@@ -41,22 +33,20 @@ async def until_held(operator: VirtualTimeOperator) -> Body:
 
 @pytest.mark.parametrize(("setting", "most"), [(1, 1), ("20%", 2), (0, 0)])
 @with_nccl
-async def test_nccl_runs_keep_to_their_budget(
-    operator: VirtualTimeOperator, setting: int | str, most: int
-) -> None:
+async def test_nccl_runs_keep_to_their_budget(operator: Operator, setting: int | str, most: int) -> None:
     budget = {"concurrentProbes": 5, "concurrentNcclProbes": setting}
     await operator.begin(10, gpus=2, after=10 + 3 * RUN_SECONDS * 10 / max(most, 1), budget=budget)
     assert len(operator.read()) == 10
     measured = [n for n in operator.cluster.objects[NODES] if probe(operator, n).get("readAt")]
     assert len(measured) == (10 if most else 0)
     assert operator.most[names.PROBE_HEALTH] == 5
-    assert max(operator.most[name] for name in NCCL) == most
+    assert max(operator.most[name] for name in (names.PROBE_PULL, names.PROBE_NCCL)) == most
     for pool in ("nccl", "health"):
         assert operator.sample("nodegauge_waiting_nodes", probe=pool) == 0, "nobody waits for what is off"
 
 
 @with_nccl
-async def test_a_node_is_measured_after_health_and_pull(operator: VirtualTimeOperator) -> None:
+async def test_a_node_is_measured_after_health_and_pull(operator: Operator) -> None:
     await operator.begin(1, gpus=2, after=4 * RUN_SECONDS)
     assert [name for name, _ in operator.begun] == ["health", "pull", "nccl"]
     assert operator.most_pods == 1
@@ -70,10 +60,7 @@ async def test_a_node_is_measured_after_health_and_pull(operator: VirtualTimeOpe
 
 @pytest.mark.parametrize("seen", ["first its mark, then its end", "its end alone"])
 @with_nccl
-async def test_a_preempted_run_is_seen_after_its_pod_is_gone(
-    operator: VirtualTimeOperator, seen: str
-) -> None:
-    """The scheduler marks and deletes it within a second: both watch events, or only the last, tell why."""
+async def test_a_preempted_run_is_seen_after_its_pod_is_gone(operator: Operator, seen: str) -> None:
     await operator.begin(1, gpus=2)
     pod = await until_held(operator)
     name = pod["metadata"]["name"]
@@ -97,17 +84,15 @@ HOUR = 3600.0
 
 
 @with_nccl
-async def test_a_first_pull_that_is_refused_is_tried_later(operator: VirtualTimeOperator) -> None:
+async def test_a_first_pull_that_is_refused_is_tried_later(operator: Operator) -> None:
     """Sixty were asked for in ten seconds, under a quota."""
     error = Forbidden("exceeded quota", status=403)
-    operator.client.refuse = lambda verb, path: (
-        error if operator.begun and (verb, path) == ("POST", PODS) else None
-    )
+    operator.client.refuse = lambda *call: error if operator.begun and call == ("POST", PODS) else None
     await operator.begin(1, gpus=2, after=120)
     assert probe(operator, "node-0", names.PROBE_PULL)["lastRun"]["number"] == 1
 
 
-def on_new_pods(operator: VirtualTimeOperator, write: Callable[[str], Body]) -> None:
+def on_new_pods(operator: Operator, write: Callable[[str], Body]) -> None:
     """A kubelet binds each new pod and writes this status at once, by the pod's probe."""
 
     def seen(path: str, kind: str, body: Body) -> None:
@@ -120,7 +105,7 @@ def on_new_pods(operator: VirtualTimeOperator, write: Callable[[str], Body]) -> 
 
 
 @with_nccl
-async def test_held_time_is_counted_from_the_scheduler_s_word(operator: VirtualTimeOperator) -> None:
+async def test_held_time_is_counted_from_the_scheduler_s_word(operator: Operator) -> None:
     """Not from the pod's creation: while it waits it holds nothing."""
     operator.nodes(1, gpus=2)
     operator.cluster.add_policy()
@@ -139,7 +124,7 @@ async def test_held_time_is_counted_from_the_scheduler_s_word(operator: VirtualT
 
 
 @with_nccl
-async def test_an_image_that_does_not_come_delays_no_health_run(operator: VirtualTimeOperator) -> None:
+async def test_an_image_that_does_not_come_delays_no_health_run(operator: Operator) -> None:
     """A pull may take half an hour, and holds no GPU: health is read meanwhile, on time."""
     operator.nodes(3, gpus=2)
     operator.cluster.add_policy(budget={"concurrentNcclProbes": "100%", "concurrentProbes": "100%"})
@@ -160,14 +145,11 @@ async def test_an_image_that_does_not_come_delays_no_health_run(operator: Virtua
         assert runs[names.PROBE_NCCL, f"node-{n}"] == 0
 
 
-WANTED = {"load": {"interval": "1h"}}
-
-
 @on_virtual_time
 async def test_a_load_run_follows_within_the_interval_and_then_one_each(
-    operator: VirtualTimeOperator,
+    operator: Operator,
 ) -> None:
-    await operator.begin(1, gpus=2, after=3 * RUN_SECONDS, probes=WANTED)
+    await operator.begin(1, gpus=2, after=3 * RUN_SECONDS, probes={"load": {"interval": "1h"}})
     assert [name for name, _ in operator.begun] == ["health"]
     await operator.after(HOUR)
     assert [name for name, _ in operator.begun].count("load") == 1

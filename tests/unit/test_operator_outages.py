@@ -4,8 +4,6 @@ kopf is the real one, on an API server that a test disturbs; its pauses are made
 clock by which the operator is steady, gives up, or loses its Lease.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
@@ -39,7 +37,6 @@ from support.operator import SETTINGS
 from testbed.kubeconfig import write_kubeconfig
 from testbed.wait import DEADLINE_SECONDS
 
-CORE = ["nodes", "pods", "namespaces", "events"]
 NAMESPACED = ["pods", "daemonsets"]
 OURS = [names.POLICY_PLURAL, names.REPORT_PLURAL, names.READING_PLURAL]
 PROTECTED = {path.rpartition("/")[2]: FakeCluster().objects[path] for path in (ADMISSION, BINDINGS)}
@@ -121,7 +118,7 @@ class ApiServer:
             case ["api"]:
                 body = {"versions": ["v1"]}
             case ["api", "v1"]:
-                body = resources(CORE)
+                body = resources(["nodes", "pods", "namespaces", "events"])
             case ["apis"]:
                 group = {"name": names.GROUP, "versions": [versions], "preferredVersion": versions}
                 apps = {"groupVersion": "apps/v1", "version": "v1"}
@@ -313,9 +310,7 @@ async def test_a_crd_that_is_deleted_and_made_again_is_watched_again(
 
 async def test_a_resource_that_discovery_shows_late_is_watched(operator: Operator) -> None:
     """Of several API servers one may not know the CRD yet when kopf asks it."""
-    operator.server.disturb = lambda request: (
-        web.json_response({"groups": []}) if request.path == "/apis" else None
-    )
+    operator.server.disturb = only("/apis?", lambda _: web.json_response({"groups": []}))
     await operator.until(lambda: "not served yet" in operator.unready(), "missed the resource")
     operator.server.disturb = lambda _: None
     await operator.sees_nodes()

@@ -1,9 +1,9 @@
 """The status of policies: counts, conditions, written when they differ and not otherwise."""
 
-from __future__ import annotations
-
 import re
 import time
+from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -12,8 +12,17 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_operator import names
-from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, stamp
+from nodegauge_operator.api.report import (
+    DesiredTaint,
+    GateState,
+    GateStatus,
+    ReportStatus,
+    parse_report,
+    stamp,
+)
 from nodegauge_operator.core import reading_admission
+from nodegauge_operator.core.model import node_view
+from nodegauge_operator.core.usable import usable
 from nodegauge_operator.kube.errors import Forbidden, KubeError
 from nodegauge_operator.names import PaceReason, PolicyReason
 from nodegauge_operator.reconcile import policy_status
@@ -47,6 +56,7 @@ def status_writer(operator: SteppedOperator) -> PolicyStatus:
         trust=operator.reconciler.trust,
         watchers=operator.reconciler.watchers,
         installation=SETTINGS.probe.installation,
+        most_nodes=SETTINGS.metric_nodes,
         clock=clock,
         jitter=lambda: 0.0,
     )
@@ -134,6 +144,96 @@ def test_what_feed_windows_say_is_summed_over_nodes(operator: PolicyOperator) ->
         assert value("nodegauge_gpus_lost", cause) == lost
         assert value("nodegauge_gpus_allocated", {"policy": "default"}) == 2 * nodes
         assert value("nodegauge_gpus_lost", cause | {"cause": "rubbish"}) is None
+
+
+def lost_to_nothing(operator: PolicyOperator) -> None:
+    operator.measure_all()
+
+
+def lost_to_faults(operator: PolicyOperator) -> None:
+    operator.cluster.results["node-1"] = made.with_pair(made.titan(), 0, 1, read=1)
+    operator.cluster.results["node-2"] = made.h100(7)
+    operator.measure_all()
+    gates = [{"code": "gpu-lost", "state": "held-back"}]
+    operator.write_over(REPORTS, "node-2", status={"gates": gates})
+
+
+def lost_to_people(operator: PolicyOperator) -> None:
+    operator.measure_all()
+    operator.cluster.change(NODES, "node-1", {"spec": {"unschedulable": True}})
+    operator.cluster.add_node("node-new")
+    operator.cluster.change(NODES, "node-new", {"status": {"capacity": {"nvidia.com/gpu": "8"}}})
+    operator.cluster.add_node("node-dark")
+
+
+def lost_with_their_node(operator: PolicyOperator) -> None:
+    lost_to_people(operator)
+    operator.write(dirty=True)
+    operator.cluster.change(NODES, "node-1", {"spec": {"unschedulable": False}})
+    for name in ("node-0", "node-new"):
+        operator.cluster.remove(NODES, name)
+        operator.catch_up(name)
+
+
+def shown_by(operator: PolicyOperator, *gauges: str) -> Counter[tuple[str, str]]:
+    """The samples of gauges by class and cause."""
+    families = [family for family in operator.metrics.registry.collect() if family.name in gauges]
+    samples = [sample for family in families for sample in family.samples]
+    return Counter({(s.labels["class"], s.labels.get("cause", "")): int(s.value) for s in samples})
+
+
+@pytest.mark.parametrize(
+    ("fleet", "causes", "uncounted"),
+    [
+        (lost_to_nothing, {""}, 0),
+        (lost_to_faults, {"", "gpu-lost", "unvalidated"}, 0),
+        (lost_to_people, {"", "cordoned", "unread"}, 1),
+        (lost_with_their_node, {""}, 1),
+    ],
+)
+def test_the_gpus_of_a_fleet_add_up(
+    operator: PolicyOperator, fleet: Callable[[PolicyOperator], None], causes: set[str], uncounted: int
+) -> None:
+    """By class, as anybody can compute it from nodes and reports; `""`: those that can be used."""
+    operator.cluster.add_policy()
+    fleet(operator)
+    operator.write(dirty=True)
+    expected: Counter[tuple[str, str]] = Counter()
+    for name, node in operator.cluster.objects[NODES].items():
+        report = operator.cluster.objects[REPORTS].get(name)
+        status = parse_report(report).status if report else ReportStatus()
+        gpus = usable(status, node_view(node), None)
+        expected += Counter({(gpus.klass, ""): gpus.usable})
+        expected += Counter({(gpus.klass, cause): count for cause, count in gpus.lost.items()})
+    shown = +shown_by(operator, "nodegauge_usable_gpus", "nodegauge_unusable_gpus")
+    assert (shown, {cause for _, cause in shown}) == (expected, causes)
+    whole = Counter[tuple[str, str]]()
+    for (klass, _), count in shown.items():
+        whole[klass, ""] += count
+    assert shown_by(operator, "nodegauge_gpus") == whole
+    value = operator.metrics.registry.get_sample_value
+    assert value("nodegauge_uncounted_nodes", {"policy": "default"}) == uncounted
+
+
+def test_metrics_name_the_worst_nodes_within_their_limit(operator: PolicyOperator) -> None:
+    """A fleet of thousands of broken nodes must not make thousands of series."""
+    operator.cluster.add_policy()
+    operator.measure_all()
+    for n, code in enumerate(("hot", "psu-fault", "gpu-lost")):
+        operator.write_over(REPORTS, f"node-{n}", status={"gates": [{"code": code, "state": "gated"}]})
+    shown = []
+    for limit in (2, 0):
+        operator.policy_status._most_nodes = limit
+        operator.write(dirty=True)
+        text = operator.metrics.render().decode()
+        names = [re.findall(rf'^nodegauge_{name}{{.*node="([^"]+)"', text, re.M) for name in SERIES]
+        left_out = operator.metrics.registry.get_sample_value
+        shown.append((names, left_out("nodegauge_node_faults_left_out", {"policy": "default"})))
+    named = ["node-2", "node-1"]
+    assert shown == [([named, named], 1.0), ([[], []], None)]
+
+
+SERIES = ("node_fault", "node_fault_info")
 
 
 def test_nothing_new_is_not_written_again(operator: PolicyOperator) -> None:
@@ -237,6 +337,7 @@ def test_a_policy_under_which_no_reading_counts_is_not_ready(operator: PolicyOpe
     ("verb", "path", "reason", "names_it"),
     [
         ("PATCH", f"{NODES}/node-0", PolicyReason.LABEL_REFUSED, "the label interconnect"),
+        ("PATCH", f"{NODES}/node-0", PolicyReason.TAINT_REFUSED, "a change of taints"),
         ("PATCH", f"{NODES}/node-0/status", PolicyReason.CONDITION_REFUSED, "the condition GPUValidated"),
         ("POST", REPORTS, PolicyReason.REPORT_REFUSED, "the report"),
     ],
@@ -246,6 +347,9 @@ def test_a_policy_of_which_something_is_refused_is_not_ready(
 ) -> None:
     """With the thing, where, why, and the way out; as a number too; until it is admitted."""
     operator.cluster.add_policy()
+    if reason is PolicyReason.TAINT_REFUSED:
+        closed = {"key": names.TAINT_UNVALIDATED, "effect": "NoSchedule"}
+        operator.cluster.change(NODES, "node-0", {"spec": {"taints": [closed]}})
     operator.list()
     for name in ("node-1", "node-2"):
         operator.reconcile(name)
@@ -330,10 +434,8 @@ NO, READY = ("False", "ApplyRefused", "no"), ("True", "Active", "")
 def test_ready_follows_other_conditions(
     ready: State, watchers: State | None, pace: State | None, reason: str
 ) -> None:
-    """What is wrong with the policy itself goes first."""
     states = {policy_status.READY: ready, policy_status.WATCHERS_READY: watchers, policy_status.KEEP_UP: pace}
     followed = policy_status.following(states)
-    assert followed is not None
     assert followed[1] == reason
 
 

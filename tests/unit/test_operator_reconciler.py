@@ -1,7 +1,5 @@
 """Settling one node against a cluster in memory: refusals, conflicts, strangers, vanished objects, events."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -9,17 +7,9 @@ import pytest
 import support.results as made
 from nodegauge_contract import Power
 from nodegauge_operator import names
+from nodegauge_operator.kube import errors
 from nodegauge_operator.kube.client import CALL_TIMEOUT
-from nodegauge_operator.kube.errors import (
-    Conflict,
-    Forbidden,
-    KubeError,
-    NotFound,
-    Refused,
-    Unavailable,
-    WebhookFailed,
-    error_of,
-)
+from nodegauge_operator.kube.errors import Conflict, Forbidden, KubeError, Refused, Unavailable, error_of
 from nodegauge_operator.kube.pods import CREATE_SECONDS
 from support.api_server import EVENTS, NODES, PODS, POLICIES, READINGS, REPORTS, Body
 from support.client import Call, unavailable
@@ -65,7 +55,6 @@ def test_a_refused_pod_while_the_report_changes_is_tried_again_once(operator: St
 
 
 def test_a_pod_of_this_run_that_is_there_already_is_adopted(operator: SteppedOperator) -> None:
-    """Another process made it a moment ago: no error, no second pod, and its result is judged."""
     other = SteppedOperator(operator.cluster)
     other.list()
     for process in (other, operator):
@@ -77,7 +66,6 @@ def test_a_pod_of_this_run_that_is_there_already_is_adopted(operator: SteppedOpe
 
 
 def test_only_the_very_pod_that_was_judged_is_deleted(operator: SteppedOperator) -> None:
-    """Another one under its name since, as after a deleted report, is not ours to end."""
     pod = ended(operator)
 
     def replaced(verb: str, path: str) -> None:
@@ -174,9 +162,9 @@ def test_a_node_that_leaves_the_selection_is_let_go_and_taken_again() -> None:
 
 def test_a_crd_that_is_missing_is_said_and_loses_nothing(operator: SteppedOperator) -> None:
     """A 404 on the resource itself is no deleted object."""
-    missing = NotFound("the server could not find the requested resource", status=404)
+    missing = errors.NotFound("the server could not find the requested resource", status=404)
     operator.client.refuse = lambda verb, path: missing if path.startswith(REPORTS) else None
-    with pytest.raises(NotFound):
+    with pytest.raises(errors.NotFound):
         operator.reconcile()
     assert list(operator.cluster.pods()) == []
 
@@ -199,9 +187,7 @@ def failed(cause: str = CAUSES[0]) -> KubeError:
         (Refused("admission webhook denied"), "denied"),
     ],
 )
-def test_a_refused_pod_is_in_report_and_event_and_backs_off(
-    operator: SteppedOperator, error: KubeError, text: str
-) -> None:
+def test_a_refused_pod_is_told_and_backs_off(operator: SteppedOperator, error: KubeError, text: str) -> None:
     operator.refuse("POST", PODS, error)
     result = operator.reconcile()
     last = operator.probe["lastRun"]
@@ -222,7 +208,7 @@ def test_a_refused_pod_is_in_report_and_event_and_backs_off(
 def test_a_webhook_that_stops_the_report_loses_no_result(operator: SteppedOperator) -> None:
     ended(operator)
     operator.refuse("PATCH", REPORT, failed())
-    with pytest.raises(WebhookFailed):
+    with pytest.raises(errors.WebhookFailed):
         operator.reconcile()
     operator.heal()
     operator.reconcile()
@@ -257,7 +243,6 @@ def test_a_conflict_at_a_delete_is_no_end_of_the_pod(operator: SteppedOperator) 
 
 
 def test_a_conflict_at_a_report_s_delete_is_no_end_of_the_report(operator: SteppedOperator) -> None:
-    """It belonged to an earlier node of this name: it goes later, and no second one is made meanwhile."""
     operator.run()
     operator.cluster.objects[REPORTS]["node-1"]["metadata"]["ownerReferences"][0]["uid"] = "before"
     operator.restart()
@@ -291,16 +276,12 @@ def test_a_refused_node_patch_is_in_the_report(operator: SteppedOperator, error:
 @pytest.mark.parametrize(
     ("path", "what"), [(NODE, r"PatchNode \(nodegauge.dev/.*\)"), (REPORT, r"PatchReport \(.*, probes, .*\)")]
 )
-def test_writes_that_come_to_no_end_name_the_last_one(
-    operator: SteppedOperator, path: str, what: str
-) -> None:
-    """What it was to change, and in the policy's condition."""
+def test_writes_that_do_not_end_name_the_last_one(operator: SteppedOperator, path: str, what: str) -> None:
     ended(operator)
     operator.refuse("PATCH", path, Conflict("changed", status=409))
     with pytest.raises(KubeError, match=f"still not reconciled after 24 writes; the last: {what}"):
         operator.reconcile()
     state = operator.reconciler.obstacles.state("default")
-    assert state is not None
     assert state[:2] == ("False", names.PolicyReason.WRITE_REFUSED)
     operator.heal()
     operator.reconcile()
@@ -312,11 +293,10 @@ def test_writes_that_come_to_no_end_name_the_last_one(
 def test_a_denial_at_admission_is_a_refusal_with_any_status(status: int, who: str) -> None:
     """A webhook chooses it; an outage of 500s and a conflict say nothing of a denial."""
     assert type(error_of(status, "", f"admission {who}: no")) is Refused
-    assert type(error_of(status, "", "no")) not in (Refused, WebhookFailed) or status == 400
+    assert type(error_of(status, "", "no")) not in (Refused, errors.WebhookFailed) or status == 400
 
 
 def test_only_the_very_report_that_is_over_is_deleted(operator: SteppedOperator) -> None:
-    """A new machine, a new report under its name, and an operator that has heard of the machine alone."""
     operator.run()
     old = operator.cache.reports["node-1"]
     operator.cluster.remove(NODES, "node-1")
@@ -334,7 +314,6 @@ def test_only_the_very_report_that_is_over_is_deleted(operator: SteppedOperator)
 
 
 def test_only_the_very_reading_of_a_node_that_is_gone_is_deleted(operator: SteppedOperator) -> None:
-    """A machine of its name has joined meanwhile, and its probe has written."""
     operator.run()
     operator.cluster.remove(NODES, "node-1")
     operator.deliver()
@@ -343,9 +322,6 @@ def test_only_the_very_reading_of_a_node_that_is_gone_is_deleted(operator: Stepp
     operator.cluster.create(READINGS, {"metadata": {"name": "node-1"}, "health": body["health"]})
     operator.reconcile()
     assert list(operator.cluster.objects[READINGS]) == ["node-1"]
-
-
-# -- events: each change is posted once, and only changes are ----------------------------------------------
 
 
 def label(operator: SteppedOperator, **labels: str | None) -> None:
@@ -374,7 +350,6 @@ CAPPED = Power(usage_mw=60_000, enforced_limit_mw=350_000, default_limit_mw=400_
 
 
 def test_a_finding_whose_event_found_no_answer_is_not_lost_to_a_conflict(operator: SteppedOperator) -> None:
-    """What is young and not yet posted goes first."""
     run_now(operator)
     operator.cluster.pass_time(INTERVAL)
     operator.cluster.results["node-1"] = made.with_gpu(made.titan(), 0, power=CAPPED)
@@ -458,7 +433,6 @@ def test_a_node_that_no_policy_selects_any_more_says_what_it_lost(operator: Step
 
 
 def test_a_new_report_owes_nothing_to_the_reading_of_the_one_before(operator: SteppedOperator) -> None:
-    """Somebody deleted the report: its next one starts with a run of its own, and judges that."""
     run_now(operator)
     operator.cluster.remove(REPORTS, "node-1")
     catch_up(operator)

@@ -2,8 +2,6 @@
 logs; /healthz, /readyz and /metrics as a kubelet and Prometheus ask for them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -94,7 +92,6 @@ BAD = {
 
 
 def test_one_error_lists_every_bad_value() -> None:
-    """Nobody wants to start it fifteen times."""
     with pytest.raises(SettingsError) as caught:
         parse(BAD)
     lines = str(caught.value).splitlines()[1:]
@@ -120,25 +117,25 @@ def test_values_out_of_range_are_refused(name: str, value: str) -> None:
         parse(NEEDED | {name: value})
 
 
-def test_bad_settings_exit_with_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Before anything is contacted, in words, without a traceback."""
-    monkeypatch.setattr("os.environ", dict(BAD))
-    assert main() == 2
-    assert "NODEGAUGE_WORKERS is 0: must be a number from 1 to 64" in capsys.readouterr().err
+AWAY = NEEDED | {"KUBECONFIG": "/no such file", "NODEGAUGE_LOG_LEVEL": "error"}
 
 
-def test_no_cluster_ends_the_process_with_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: object
+@pytest.mark.parametrize(
+    ("environ", "code", "parts"),
+    [
+        (BAD, 2, ["NODEGAUGE_WORKERS is 0: must be a number from 1 to 64"]),
+        (AWAY, 1, ["no access to a cluster", "Set KUBECONFIG"]),
+    ],
+    ids=["bad settings", "no cluster"],
+)
+def test_the_process_ends_in_words(
+    environ: dict[str, str], code: int, parts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    kubeconfig = f"{tmp_path}/no such file"
-    monkeypatch.setattr("os.environ", NEEDED | {"KUBECONFIG": kubeconfig, "NODEGAUGE_LOG_LEVEL": "error"})
+    monkeypatch.setattr("os.environ", dict(environ))
     monkeypatch.setattr("nodegauge_operator.logs.configure", lambda **_: None)
-    assert main() == 1
+    assert main() == code
     output = capsys.readouterr().err
-    assert "no access to a cluster" in output
-    assert "Set KUBECONFIG" in output
+    assert [part for part in parts if part not in output] == []
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 `support.virtual_operator` is where it plays.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time
@@ -25,13 +23,8 @@ from support.cluster import FakeCluster
 from support.judging import saying
 from support.objects import make_node, make_pod
 from support.operator import SETTINGS
-from support.virtual_operator import (
-    LATENCY,
-    RUN_SECONDS,
-    VirtualTimeOperator,
-    on_virtual_time,
-    refusing,
-)
+from support.virtual_operator import LATENCY, RUN_SECONDS, on_virtual_time, refusing
+from support.virtual_operator import VirtualTimeOperator as Operator
 
 
 @pytest.mark.parametrize(
@@ -39,7 +32,7 @@ from support.virtual_operator import (
 )
 @on_virtual_time
 async def test_nothing_is_decided_before_the_first_full_list(
-    operator: VirtualTimeOperator, error: KubeError, path: str
+    operator: Operator, error: KubeError, path: str
 ) -> None:
     """Watch events alone are half the truth; CRDs that are missing are waited for alike."""
     operator.client.refuse = refusing(error, "GET", path)
@@ -59,7 +52,7 @@ async def test_nothing_is_decided_before_the_first_full_list(
 @pytest.mark.parametrize("others", [0, 1])
 @on_virtual_time
 async def test_an_operator_whose_every_report_is_refused_is_not_ready(
-    operator: VirtualTimeOperator, others: int
+    operator: Operator, others: int
 ) -> None:
     """It can do nothing at all; with one report it can, and the policy says the rest."""
     await operator.begin(others, after=3 * RUN_SECONDS)
@@ -76,7 +69,7 @@ async def test_an_operator_whose_every_report_is_refused_is_not_ready(
 
 
 @on_virtual_time
-async def test_metrics_count_who_runs_and_who_waits(operator: VirtualTimeOperator) -> None:
+async def test_metrics_count_who_runs_and_who_waits(operator: Operator) -> None:
     await operator.begin(3, budget={"concurrentProbes": 1})
     for after, counts in ((RUN_SECONDS / 2, [1, 2]), (6 * RUN_SECONDS, [0, 0])):
         await operator.after(after)
@@ -85,7 +78,7 @@ async def test_metrics_count_who_runs_and_who_waits(operator: VirtualTimeOperato
 
 
 @on_virtual_time
-async def test_no_label_waits_for_another_nodes_report(operator: VirtualTimeOperator) -> None:
+async def test_no_label_waits_for_another_nodes_report(operator: Operator) -> None:
     operator.sweep._settings = replace(operator.sweep._settings, workers=1)
     written: list[str] = []
     operator.client.answered = lambda verb, path: written.append(path) if verb == "PATCH" else None
@@ -99,7 +92,7 @@ async def test_no_label_waits_for_another_nodes_report(operator: VirtualTimeOper
 
 
 @on_virtual_time
-async def test_shutdown_finishes_writes_and_creates_no_pod(operator: VirtualTimeOperator) -> None:
+async def test_shutdown_finishes_writes_and_creates_no_pod(operator: Operator) -> None:
     await operator.begin(12, budget={"concurrentProbes": 6})
     while not (operator.sweep._in_flight and operator.cluster.judged):
         await operator.after(LATENCY / 3)
@@ -113,7 +106,7 @@ async def test_shutdown_finishes_writes_and_creates_no_pod(operator: VirtualTime
 
 
 @on_virtual_time
-async def test_cancelling_does_not_wait_for_ever_and_leaves_no_task(operator: VirtualTimeOperator) -> None:
+async def test_cancelling_does_not_wait_for_ever_and_leaves_no_task(operator: Operator) -> None:
     await operator.begin(3, after=RUN_SECONDS + 2, budget={"concurrentProbes": 3})
     operator.latency = 1000.0
     operator.sweep.wake("node-0", "node-1", "node-2")
@@ -138,7 +131,7 @@ async def test_cancelling_does_not_wait_for_ever_and_leaves_no_task(operator: Vi
 )
 @on_virtual_time
 async def test_lists_that_fail_decide_nothing_and_are_said_by_the_policy(
-    operator: VirtualTimeOperator, path: str, error: KubeError, away: bool
+    operator: Operator, path: str, error: KubeError, away: bool
 ) -> None:
     """What the watches miss is not seen; an API server that is away is no fault of the policy's."""
     await operator.begin(2, after=30)
@@ -148,9 +141,7 @@ async def test_lists_that_fail_decide_nothing_and_are_said_by_the_policy(
         operator.client.outage.failed("away", since=time.monotonic() - 60)
     operator.list_now()
     await operator.after(10)
-    assert operator.cluster.condition("Ready")["reason"] == "Active", (
-        "an API server that has just started refuses once"
-    )
+    assert operator.cluster.condition("Ready")["reason"] == "Active", "it may have just started"
     await operator.after(60)
     assert operator.cluster.condition("Ready")["reason"] == ("Active" if away else "ListsFail")
     assert operator.sample("nodegauge_obstacles", policy="default", kind="list") == (not away)
@@ -165,7 +156,7 @@ async def test_lists_that_fail_decide_nothing_and_are_said_by_the_policy(
 
 @pytest.mark.parametrize("status", [0, 429, 500, 503])
 @on_virtual_time
-async def test_refused_creates_become_rare(operator: VirtualTimeOperator, status: int) -> None:
+async def test_refused_creates_become_rare(operator: Operator, status: int) -> None:
     """No full list either, the last thing that an API server needs which does not keep up."""
     operator.client.refuse = refusing(unavailable(status), "POST", PODS)
     await operator.begin(4, after=60, budget={"concurrentProbes": 4})
@@ -179,7 +170,7 @@ async def test_refused_creates_become_rare(operator: VirtualTimeOperator, status
 
 
 @on_virtual_time
-async def test_one_node_s_trouble_stops_nobody_else(operator: VirtualTimeOperator) -> None:
+async def test_one_node_s_trouble_stops_nobody_else(operator: Operator) -> None:
     operator.nodes(3)
     operator.cluster.add_policy(budget={"concurrentProbes": 3})
     reconcile = operator.sweep._reconciler.reconcile
@@ -204,9 +195,7 @@ async def test_one_node_s_trouble_stops_nobody_else(operator: VirtualTimeOperato
 
 @pytest.mark.parametrize("steps", range(5))
 @on_virtual_time
-async def test_the_loop_ends_when_it_is_woken_and_stopped_at_once(
-    operator: VirtualTimeOperator, steps: int
-) -> None:
+async def test_the_loop_ends_when_it_is_woken_and_stopped_at_once(operator: Operator, steps: int) -> None:
     """SIGTERM may come at any step of the event loop between a wake-up and the pass that follows."""
     await operator.begin(1, after=60)
     operator.sweep.wake("node-0")
@@ -218,7 +207,7 @@ async def test_the_loop_ends_when_it_is_woken_and_stopped_at_once(
 
 
 @on_virtual_time
-async def test_liveness_fails_for_a_stuck_loop_only(operator: VirtualTimeOperator) -> None:
+async def test_liveness_fails_for_a_stuck_loop_only(operator: Operator) -> None:
     operator.nodes(1)
     operator.start()
     await operator.after(30)
@@ -236,7 +225,7 @@ async def test_liveness_fails_for_a_stuck_loop_only(operator: VirtualTimeOperato
 POLICY_STATUS = f"{POLICIES}/default/status"
 
 
-async def measured(operator: VirtualTimeOperator, count: int = 3) -> None:
+async def measured(operator: Operator, count: int = 3) -> None:
     """So many nodes are registered and measured once; the watches' own first lists are over."""
     await operator.begin(count, after=60, budget={"concurrentProbes": "100%"})
     assert len(operator.read()) == count
@@ -244,7 +233,7 @@ async def measured(operator: VirtualTimeOperator, count: int = 3) -> None:
 
 @pytest.mark.parametrize(("verb", "path"), [("GET", NODES), ("GET", PODS), ("PATCH", POLICY_STATUS)])
 @on_virtual_time
-async def test_slow_lists_delay_no_result(operator: VirtualTimeOperator, verb: str, path: str) -> None:
+async def test_slow_lists_delay_no_result(operator: Operator, verb: str, path: str) -> None:
     """At 5,000 nodes a list takes many pages, and each may take a minute."""
     await measured(operator)
     operator.cluster.add_node("node-new")
@@ -259,7 +248,7 @@ async def test_slow_lists_delay_no_result(operator: VirtualTimeOperator, verb: s
 
 
 @on_virtual_time
-async def test_a_list_with_a_changed_policy_wakes_every_node(operator: VirtualTimeOperator) -> None:
+async def test_a_list_with_a_changed_policy_wakes_every_node(operator: Operator) -> None:
     await measured(operator)
     with operator.unheard():
         operator.cluster.change(POLICIES, "default", {"spec": {"mode": "Observe"}})
@@ -269,8 +258,7 @@ async def test_a_list_with_a_changed_policy_wakes_every_node(operator: VirtualTi
 
 
 @on_virtual_time
-async def test_a_list_brings_nothing_back_that_went_while_it_was_taken(operator: VirtualTimeOperator) -> None:
-    """Its pages show the cluster as it was when it began."""
+async def test_a_list_brings_nothing_back_that_went_while_it_was_taken(operator: Operator) -> None:
     await measured(operator)
     asked: list[tuple[str, str]] = []
     take = operator.client.take
@@ -296,7 +284,7 @@ async def test_a_list_brings_nothing_back_that_went_while_it_was_taken(operator:
 
 
 @on_virtual_time
-async def test_a_pod_s_news_goes_before_a_crowd_that_only_wants_a_look(operator: VirtualTimeOperator) -> None:
+async def test_a_pod_s_news_goes_before_a_crowd_that_only_wants_a_look(operator: Operator) -> None:
     """Another policy wakes thousands of nodes; the run that ends meanwhile is judged next."""
     await measured(operator, 60)
     operator.client.reads.clear()
@@ -310,7 +298,7 @@ async def test_a_pod_s_news_goes_before_a_crowd_that_only_wants_a_look(operator:
 
 @pytest.mark.parametrize("path", [NODES, PODS, POLICIES, REPORTS])
 @on_virtual_time
-async def test_a_gap_in_any_watch_is_mended_by_a_list(operator: VirtualTimeOperator, path: str) -> None:
+async def test_a_gap_in_any_watch_is_mended_by_a_list(operator: Operator, path: str) -> None:
     """When the watch of pods alone was interrupted, deletions of pods alone are unknown."""
     await operator.begin(1, after=2)
     body = next(iter(operator.cluster.objects[path].values()))
@@ -328,7 +316,7 @@ async def test_a_gap_in_any_watch_is_mended_by_a_list(operator: VirtualTimeOpera
 
 @pytest.mark.parametrize("in_list", [False, True], ids=["in the loop", "in a list beside it"])
 @on_virtual_time
-async def test_an_error_ends_the_loop(operator: VirtualTimeOperator, in_list: bool) -> None:
+async def test_an_error_ends_the_loop(operator: Operator, in_list: bool) -> None:
     """And with it the process: what is broken must not look alive."""
     await measured(operator)
     if in_list:
@@ -341,7 +329,7 @@ async def test_an_error_ends_the_loop(operator: VirtualTimeOperator, in_list: bo
 
 
 @on_virtual_time
-async def test_shutdown_waits_for_a_status_but_not_for_a_list(operator: VirtualTimeOperator) -> None:
+async def test_shutdown_waits_for_a_status_but_not_for_a_list(operator: Operator) -> None:
     """SIGTERM in the middle of both: neither outlives the loop."""
     await measured(operator)
     operator.slow("GET", NODES, 50.0)
@@ -360,21 +348,16 @@ async def test_shutdown_waits_for_a_status_but_not_for_a_list(operator: VirtualT
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-# -- runs that keep up ------------------------------------------------------------------------------------
-
-
 @partial(on_virtual_time, settings=replace(SETTINGS, max_concurrent_probes=1))
 async def test_runs_that_cannot_keep_up_say_what_to_raise(
-    operator: VirtualTimeOperator, monkeypatch: pytest.MonkeyPatch
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a metric has the age of the oldest reading; a paused policy has no pace."""
     monkeypatch.setattr(virtual_operator, "RUN_SECONDS", 15.0)  # as on real nodes
     await operator.begin(100, after=600)
     seen = operator.cluster.condition("RunsKeepUp")
     assert (seen["status"], seen["reason"]) == ("False", "TooFewSlots")
-    arithmetic = (
-        r"100 nodes, 1 at once, 15 s each: a round takes 2[56] min, longer than the interval of 15m\."
-    )
+    arithmetic = r"100 nodes, 1 at once, 15 s each: a round takes 2[56] min, longer than the interval of 15m"
     assert re.match(arithmetic, seen["message"])
     assert "At least 2 at once are needed: raise the chart's operator.maxCon" in seen["message"]
     age = operator.sample("nodegauge_oldest_reading_age_seconds", policy="default", last_run="read")
@@ -390,7 +373,7 @@ async def test_runs_that_cannot_keep_up_say_what_to_raise(
 
 @on_virtual_time
 async def test_a_policy_that_is_too_narrow_names_its_own_field(
-    operator: VirtualTimeOperator, monkeypatch: pytest.MonkeyPatch
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The installation would allow more."""
     monkeypatch.setattr(virtual_operator, "RUN_SECONDS", 15.0)
@@ -401,33 +384,27 @@ async def test_a_policy_that_is_too_narrow_names_its_own_field(
 @pytest.mark.parametrize(("count", "reason"), [(3, "FewRunsRefused"), (4, "RunsRefused")])
 @on_virtual_time
 async def test_a_tenth_of_the_nodes_whose_runs_are_refused_leave_the_policy_ready(
-    operator: VirtualTimeOperator, monkeypatch: pytest.MonkeyPatch, count: int, reason: str
+    operator: Operator, monkeypatch: pytest.MonkeyPatch, count: int, reason: str
 ) -> None:
     refused = {f"node-{n}": "ErrImagePull: no such host" for n in range(count)}
     monkeypatch.setattr(NodeCounters, "refused", lambda *_: refused)
     await operator.begin(30, after=120)
-    assert operator.cluster.condition("RunsKeepUp")["reason"] == reason
-    assert (
-        f"{count} nodes of 30 (node-0, node-1, node-2" in operator.cluster.condition("RunsKeepUp")["message"]
-    )
+    seen = operator.cluster.condition("RunsKeepUp")
+    assert seen["reason"] == reason
+    assert f"{count} nodes of 30 (node-0, node-1, node-2" in seen["message"]
     assert operator.cluster.condition("Ready")["status"] == ("False" if reason == "RunsRefused" else "True")
 
 
 @on_virtual_time
-async def test_runs_that_are_refused_are_said_with_the_servers_words(operator: VirtualTimeOperator) -> None:
+async def test_runs_that_are_refused_are_said_with_the_servers_words(operator: Operator) -> None:
     operator.client.refuse = refusing(Forbidden("exceeded quota: gpu"), "POST", PODS)
     await operator.begin(3, after=120)
     seen = operator.cluster.condition("RunsKeepUp")
     assert (seen["status"], seen["reason"]) == ("False", PaceReason.RUNS_REFUSED)
-    assert re.match(
-        r"the last health run of 3 nodes of 3 \(.*\) could not be made: CreateRef.*quota", seen["message"]
-    )
+    assert re.match(r"the last health run of 3 nodes of 3 \(.*\) could not be made: .*quota", seen["message"])
     operator.client.refuse = lambda *_: None
     await operator.after(1200)
     assert operator.cluster.condition("RunsKeepUp")["reason"] == PaceReason.KEEPING_UP
-
-
-# -- a whole fleet that is bad at once --------------------------------------------------------------------
 
 
 def gated(cluster: FakeCluster) -> set[str]:
@@ -448,7 +425,7 @@ COMMON: dict[str, Any] = {
 @pytest.mark.slow
 @pytest.mark.usefixtures("stated_answers")
 @on_virtual_time
-async def test_a_common_cause_is_shown_once_and_heals_by_itself(operator: VirtualTimeOperator) -> None:
+async def test_a_common_cause_is_shown_once_and_heals_by_itself(operator: Operator) -> None:
     """Also while the status cannot be written, and over a restart, which says nothing again."""
     cluster, most = operator.cluster, [0]
     cluster.subscribers.append(lambda *_: most.append(max(most.pop(), len(gated(cluster)))))
@@ -470,7 +447,7 @@ async def test_a_common_cause_is_shown_once_and_heals_by_itself(operator: Virtua
     blocked = [r["status"]["desired"]["message"] for r in cluster.objects[REPORTS].values()]
     assert sum(f"held back by incident {incident['id']}" in text for text in blocked) == 40 - len(first)
     await operator.stop()
-    again = VirtualTimeOperator(operator.loop, cluster=cluster)
+    again = Operator(operator.loop, cluster=cluster)
     again.start()
     await again.after(1.25 * 3600)
     assert cluster.tainted_nodes() == first, "the rate would have let more nodes in"

@@ -1,7 +1,5 @@
 """Taints on nodes through the operator's own worker and adapter: how they come and what takes them off."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +23,6 @@ UNVALIDATED = names.TAINT_UNVALIDATED
 
 
 pytestmark = pytest.mark.usefixtures("stated_answers")
-UNSELECTED = {"metadata": {"labels": {"gpu": None}}}
 SELECTED: dict[str, Any] = {"nodeSelector": {"matchLabels": {"gpu": "yes"}}}
 
 
@@ -46,7 +43,6 @@ def pass_grace(operator: SteppedOperator) -> None:
 
 
 def test_a_taint_goes_up_in_the_patch_of_the_labels_before_the_report() -> None:
-    """Its answer is the node from then on: nothing is asked for."""
     operator = tainting(taints=("team",))
     operator.measure("")
     operator.client.log.clear()
@@ -152,16 +148,13 @@ PSU = "tainted unhealthy=psu:NoSchedule since T: a supply [{}]"
     ("taint", "code", "adopted"),
     [("psu", "chassis-rail", "chassis-rail"), ("psu", "other", "psu-fault"), ("strange", "rail", None)],
 )
-def test_the_condition_names_the_finding_of_a_taint_without_a_report(
-    taint: str, code: str, adopted: str | None
-) -> None:
+def test_the_condition_names_the_finding_of_a_lone_taint(taint: str, code: str, adopted: str | None) -> None:
     """Else one of the cause that the health probe answers; a cause that is none of ours has no gate."""
     condition = ConditionView(status="False", reason="FaultsFound", message=PSU.format(code))
     standing = (Taint(key=names.TAINT_UNHEALTHY, value=taint, effect="NoSchedule"),)
     node = replace(make_node(), taints=standing, condition=condition)
-    assert [gate.code for gate in make_context(node=node, report=None).status.gates] == [adopted] * bool(
-        adopted
-    )
+    gates = make_context(node=node, report=None).status.gates
+    assert [gate.code for gate in gates] == [adopted] * bool(adopted)
 
 
 @pytest.mark.parametrize("how", ["label flaps", "policy replaced", "policy renamed"])
@@ -171,7 +164,7 @@ def test_a_node_that_leaves_its_policy_for_a_moment_keeps_everything(how: str) -
     operator.measure("", name="node-2", after=1)
     before, policy = operator.cluster.state()["nodes"], operator.cluster.objects[POLICIES]["default"]
     if how == "label flaps":
-        change(operator, NODES, "node-1", UNSELECTED)
+        change(operator, NODES, "node-1", {"metadata": {"labels": {"gpu": None}}})
     else:
         operator.cluster.remove(POLICIES, "default")
     operator.catch_up()
@@ -190,7 +183,6 @@ def test_a_node_that_leaves_its_policy_for_a_moment_keeps_everything(how: str) -
 
 
 def test_while_the_api_server_keeps_a_taint_its_evidence_stays() -> None:
-    """A webhook refuses the node's patch: the policy is gone, the report remains until the taint is off."""
     operator = tainting()
     operator.measure("gpu-lost=b")
     operator.cluster.remove(POLICIES, "default")
@@ -200,9 +192,6 @@ def test_while_the_api_server_keeps_a_taint_its_evidence_stays() -> None:
     operator.heal()
     operator.catch_up(granted=False)
     assert (operator.cluster.taints(), operator.cluster.objects[REPORTS]) == ([], {})
-
-
-# -- unvalidated -------------------------------------------------------------------------------------------
 
 
 def test_a_kubelet_s_unvalidated_is_lifted_at_the_first_pass() -> None:

@@ -1,8 +1,6 @@
 """Who watches the watchers: containers of mode Watch that are gone, restart or write nothing, and DaemonSets
 that others change, delete, hold or refuse."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -15,7 +13,8 @@ from nodegauge_operator.kube.errors import Forbidden
 from nodegauge_operator.names import WatchersReason
 from support.api_server import ADMISSION, DAEMONSETS, NODES, PODS, READINGS, Body
 from support.calm_fleet import CalmFleet
-from support.virtual_operator import VirtualTimeOperator, on_virtual_time, refusing
+from support.virtual_operator import VirtualTimeOperator as Operator
+from support.virtual_operator import on_virtual_time, refusing
 
 pytestmark = pytest.mark.usefixtures("stated_answers")
 
@@ -53,7 +52,7 @@ class WatchedFleet(CalmFleet):
         return made
 
 
-async def begun(operator: VirtualTimeOperator) -> WatchedFleet:
+async def begun(operator: Operator) -> WatchedFleet:
     fleet = WatchedFleet(operator)
     await fleet.begin(COUNT)
     assert fleet.condition()[:2] == ("True", WatchersReason.CONTAINERS_RUNNING)
@@ -73,7 +72,7 @@ async def begun(operator: VirtualTimeOperator) -> WatchedFleet:
 )
 @on_virtual_time
 async def test_containers_that_do_not_work_are_shown_and_health_pods_take_over(
-    operator: VirtualTimeOperator, box: Body | None, reason: str, why: str
+    operator: Operator, box: Body | None, reason: str, why: str
 ) -> None:
     """After `limits.notStarted` and no earlier, until they work again."""
     fleet = await begun(operator)
@@ -94,7 +93,7 @@ async def test_containers_that_do_not_work_are_shown_and_health_pods_take_over(
     await operator.after(PERIODIC)
     assert fleet.begun() == set(fleet.cluster.objects[NODES])
     await operator.stop()
-    operator = VirtualTimeOperator(operator.loop, cluster=operator.cluster)
+    operator = Operator(operator.loop, cluster=operator.cluster)
     operator.start()
     await operator.after(30)
     assert fleet.condition()[:2] == ("False", reason), "a restart makes nothing well"
@@ -109,9 +108,7 @@ async def test_containers_that_do_not_work_are_shown_and_health_pods_take_over(
 
 @pytest.mark.parametrize("left_alone", ["", "node", "all"])
 @on_virtual_time
-async def test_what_a_container_writes_counts_once_it_is_judged(
-    operator: VirtualTimeOperator, left_alone: str
-) -> None:
+async def test_what_a_container_writes_counts_once_it_is_judged(operator: Operator, left_alone: str) -> None:
     """Unless a person has a node left alone, or no reading counts, which is said by itself."""
     fleet = await begun(operator)
     if left_alone == "node":
@@ -127,14 +124,13 @@ async def test_what_a_container_writes_counts_once_it_is_judged(
     assert (fleet.condition()[0], fleet.containers("ready")) == ("True", COUNT)
     await operator.after(30)
     assert fleet.containers("unjudged") == (not left_alone)
-    assert fleet.condition()[1] == (
-        WatchersReason.CONTAINERS_RUNNING if left_alone else WatchersReason.REPORTS_NOT_JUDGED
-    )
+    judged, unjudged = WatchersReason.CONTAINERS_RUNNING, WatchersReason.REPORTS_NOT_JUDGED
+    assert fleet.condition()[1] == (judged if left_alone else unjudged)
 
 
 @on_virtual_time
 async def test_a_pod_of_before_the_admission_policy_changed_does_not_watch(
-    operator: VirtualTimeOperator,
+    operator: Operator,
 ) -> None:
     """Nothing that it writes counts, and the roll-out that would replace it is stuck."""
     fleet = await begun(operator)
@@ -149,7 +145,7 @@ async def test_a_pod_of_before_the_admission_policy_changed_does_not_watch(
 
 @on_virtual_time
 async def test_what_is_refused_to_health_pods_as_well_is_read_by_nobody(
-    operator: VirtualTimeOperator,
+    operator: Operator,
 ) -> None:
     fleet = await begun(operator)
     operator.client.refuse = refusing(Forbidden("exceeded quota: none", status=403), "POST", PODS)
@@ -164,9 +160,7 @@ async def test_what_is_refused_to_health_pods_as_well_is_read_by_nobody(
     ("key", "value"), [(names.MIG_CONFIG_STATE, "pending"), (names.GPU_UPGRADE_STATE, "upgrade-failed")]
 )
 @on_virtual_time
-async def test_a_change_of_driver_that_does_not_end_is_said(
-    operator: VirtualTimeOperator, key: str, value: str
-) -> None:
+async def test_a_change_of_driver_that_does_not_end_is_said(operator: Operator, key: str, value: str) -> None:
     """After an hour, as the node takes jobs; its end is no alarm."""
     fleet = await begun(operator)
     fleet.cluster.change(NODES, "node-1", {"metadata": {"labels": {key: value}}})
@@ -183,7 +177,7 @@ async def test_a_change_of_driver_that_does_not_end_is_said(
 
 
 @on_virtual_time
-async def test_a_roll_out_and_nodes_that_can_run_none_are_no_alarm(operator: VirtualTimeOperator) -> None:
+async def test_a_roll_out_and_nodes_that_can_run_none_are_no_alarm(operator: Operator) -> None:
     fleet = await begun(operator)
     away = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
     fleet.cluster.change(NODES, "node-1", {"status": away})
@@ -205,7 +199,7 @@ async def test_a_roll_out_and_nodes_that_can_run_none_are_no_alarm(operator: Vir
 @pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "a nodeSelector"])
 @on_virtual_time
 async def test_what_others_do_to_the_daemonset_is_taken_back_at_once(
-    operator: VirtualTimeOperator, deleted: bool
+    operator: Operator, deleted: bool
 ) -> None:
     fleet = await begun(operator)
     (name, before), *_ = fleet.cluster.objects[DAEMONSETS].items()
@@ -225,7 +219,7 @@ async def test_what_others_do_to_the_daemonset_is_taken_back_at_once(
 
 
 @on_virtual_time
-async def test_a_dispute_about_the_daemonset_is_slow_and_shown(operator: VirtualTimeOperator) -> None:
+async def test_a_dispute_about_the_daemonset_is_slow_and_shown(operator: Operator) -> None:
     """Each change and its end restart every container."""
     fleet = await begun(operator)
     began, generation = operator.loop.time(), fleet.daemon_set()["metadata"]["generation"]
@@ -238,7 +232,7 @@ async def test_a_dispute_about_the_daemonset_is_slow_and_shown(operator: Virtual
 
 @pytest.mark.parametrize("missed", [True, False])
 @on_virtual_time
-async def test_a_full_list_finds_what_the_watch_missed(operator: VirtualTimeOperator, missed: bool) -> None:
+async def test_a_full_list_finds_what_the_watch_missed(operator: Operator, missed: bool) -> None:
     fleet = await begun(operator)
     with operator.unheard():
         if missed:
@@ -254,9 +248,7 @@ async def test_a_full_list_finds_what_the_watch_missed(operator: VirtualTimeOper
     [(False, WatchersReason.DAEMON_SET_REFUSED), (True, WatchersReason.DAEMON_SET_FOREIGN)],
 )
 @on_virtual_time
-async def test_a_daemonset_that_is_refused_is_shown(
-    operator: VirtualTimeOperator, foreign: bool, reason: str
-) -> None:
+async def test_a_daemonset_that_is_refused_is_shown(operator: Operator, foreign: bool, reason: str) -> None:
     """Once it was refused twice; somebody else's of that name stays."""
     error = Forbidden('denied by "images.example.com"', status=403)
     operator.client.refuse = refusing(error, "PATCH", DAEMONSETS)
@@ -276,7 +268,6 @@ async def test_a_daemonset_that_is_refused_is_shown(
 
 
 def test_a_pod_that_is_not_scheduled_belongs_to_the_node_that_it_is_made_for() -> None:
-    """The scheduler says why it waits."""
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
     placed = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no memory"}
@@ -288,5 +279,4 @@ def test_a_pod_that_is_not_scheduled_belongs_to_the_node_that_it_is_made_for() -
             "status": {"phase": "Pending", "conditions": [placed]},
         }
     )
-    assert pod is not None
     assert (pod.node, pod.ready, pod.waits_for) == ("node-1", False, "Unschedulable: no memory")

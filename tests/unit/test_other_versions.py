@@ -1,7 +1,5 @@
 """Reports that another version wrote, or somebody edited: what is known stays, gates and taints above all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

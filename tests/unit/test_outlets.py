@@ -1,7 +1,5 @@
 """Where the operator says what it knows: one refused write holds back no other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
@@ -123,7 +121,6 @@ def test_a_label_that_is_refused_alone_is_one_write() -> None:
     operator.catch_up(granted=False)
     assert len(denied) == 1
     state = operator.reconciler.obstacles.state("default")
-    assert state is not None
     assert state[2].startswith(
         f"the label {names.LABEL_HEALTH} cannot be written on 1 node (node-1): denied. "
     )

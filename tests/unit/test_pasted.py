@@ -1,7 +1,5 @@
 """`nodegauge judge` on output of nvidia-smi as people paste it."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -24,7 +22,6 @@ NVLINK, PAIRS, PCIE = "nvlink", "nvlink-pairs", "pcie"
 CUT = "cut"
 CAREFUL = yaml.safe_load((FIXTURES / "careful-reader.yaml").read_text(encoding="utf-8"))
 TABLES: dict[str, str | None] = {n: None if k == "none" else k for n, k in CAREFUL["tables"].items()}
-RATES: dict[str, int] = CAREFUL["rates"]
 READINGS = {name: (verdict, set(codes)) for name, (verdict, codes) in CAREFUL["readings"].items()}
 
 
@@ -55,7 +52,7 @@ def test_a_table_has_the_class_that_a_careful_reader_gives_it(name: str, klass: 
     if interconnect["class"] is not None:
         assert interconnect["evidence"] == "pasted"
         assert interconnect["message"].endswith("(from a pasted table: P2P and fabric not known)")
-    assert interconnect["nvlinkGbps"] == RATES.get(name)
+    assert interconnect["nvlinkGbps"] == CAREFUL["rates"].get(name)
     assert (klass == CUT) == ("the table is cut" in interconnect["message"])
 
 
@@ -80,18 +77,14 @@ MANGLED = {
     "single spaces": lambda text: re.sub(r"[ \t]+", " ", text),
     "quoted": lambda text: re.sub(r"^", "> ", text, flags=re.MULTILINE),
     "a prompt above": lambda text: "root@gpu-node:~# nvidia-smi topo -m\n" + text,
-    "ANSI header": lambda text: re.sub(
-        r"^(\s*GPU0.*)$", "\x1b[4m\\1\x1b[0m", text, count=1, flags=re.MULTILINE
-    ),
+    "ANSI header": lambda text: re.sub(r"(?m)^(\s*GPU0.*)$", "\x1b[4m\\1\x1b[0m", text, count=1),
     "ANSI without ESC": lambda text: re.sub(r"^(\s*GPU0.*)$", r"[4m\1[0m", text, count=1, flags=re.MULTILINE),
     "time stamps": lambda text: re.sub(r"^", "2026-11-20T08:01:02.123456Z ", text, flags=re.MULTILINE),
     "a Markdown fence": lambda text: f"```\n{text}\n```\n",
     "HTML": lambda text: "<pre>" + text.replace(" ", "&nbsp;").replace("\n", "<br>") + "</pre>",
     "empty lines between": lambda text: text.replace("\n", "\n\n"),
     "CRLF": lambda text: text.replace("\n", "\r\n"),
-    "table bars": lambda text: re.sub(
-        r"^(.*)$", r"| \1 |", re.sub(r"\t| {2,}", " | ", text), flags=re.MULTILINE
-    ),
+    "table bars": lambda text: re.sub(r"(?m)^(.*)$", r"| \1 |", re.sub(r"\t| {2,}", " | ", text)),
     "the legend below": lambda text: (
         text + "\nLegend:\n\n  X    = Self\n  SYS  = Connection\n  PIX  = x\n  NV#  = y\n"
     ),
@@ -128,9 +121,8 @@ def test_damage_gives_the_same_class_or_none(name: str) -> None:
 
 def table(*rows: str, gpus: int = 2, command: str = "topo -m") -> str:
     header = " ".join(f"GPU{index}" for index in range(gpus))
-    return "\n".join(
-        [f"$ nvidia-smi {command}", header, *(f"GPU{i} {row}" for i, row in enumerate(rows)), ""]
-    )
+    numbered = (f"GPU{index} {row}" for index, row in enumerate(rows))
+    return "\n".join([f"$ nvidia-smi {command}", header, *numbered, ""])
 
 
 NV4 = table("X NV4", "NV4 X")
@@ -221,9 +213,8 @@ def test_what_a_paste_adds_does_not_change_readings(name: str, mangle) -> None: 
     assert (judgement["verdict"], codes) == READINGS[name]
 
 
-DGX_2 = made.switched(16, name="Tesla V100-SXM3-32GB", links=6, mbps=25_781)
 MACHINES = {
-    "DGX-2": DGX_2,
+    "DGX-2": made.switched(16, name="Tesla V100-SXM3-32GB", links=6, mbps=25_781),
     "DGX-1": made.dgx1(),
     "HGX A100 4": made.hgx_a100_4(),
     "H100": made.h100(),

@@ -1,7 +1,5 @@
 """What pasted text states in words: kernel logs, failure messages, links, results of other tests."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -276,7 +274,6 @@ def test_every_kind_of_statement_has_a_meaning_of_its_own() -> None:
 
 
 def test_no_recording_of_strangers_is_judged_wrong() -> None:
-    """And of each machine that failed or not, the answer names what an expert saw in its text."""
     scored = list(every(sorted(path.parent for path in CORPUS.glob("*/truth.yaml"))))
     assert len(scored) >= 150
     assert [one for one in scored if one.answer == WRONG] == []

@@ -1,7 +1,5 @@
 """The next write for one node: due times, retries, requests, and what nobody wants any more."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -56,8 +54,6 @@ def judged(**known: Any) -> ReportStatus:
     snapshot = make_snapshot(**known)
     patch = next_step(snapshot)
     assert isinstance(patch, steps.PatchNode)
-    assert snapshot.node is not None
-    assert patch.judged is not None
     node = replace(snapshot.node.patched(patch.labels, patch.taints), resource_version="11")
     report = next_step(replace(snapshot, node=node, judged=patch.judged))
     assert report == steps.PatchReport(known["report"], patch.judged.status)
@@ -65,14 +61,16 @@ def judged(**known: Any) -> ReportStatus:
 
 
 def up_to_date(report: AReport, *, at: float = NOW) -> dict[str, Any]:
-    """A node that carries all that its report asks for, whose event has been posted."""
+    """A node that carries all that its report asks for, whose event and history have been written."""
     change = report.status.change
-    return {
+    known: dict[str, Any] = {
         "node": NODE.carrying(report.status.desired),
         "report": report,
         "now": at,
         "posted": (change.run, change.reason) if change else ("", ""),
     }
+    history = outlets.HISTORY.difference(make_context(**known), report.status)
+    return known | {"written": history.written if history else None}
 
 
 def test_a_report_of_the_machine_before_counts_as_absent() -> None:
@@ -118,7 +116,6 @@ def test_a_pod_newer_than_the_report_has_the_report_read_again_once() -> None:
 
 
 def test_what_was_judged_by_an_older_report_is_judged_anew() -> None:
-    """Another process wrote the report after the node was patched: what it wrote there stays."""
     pod = make_pod(NODE).running().with_result(made.titan())
     snapshot = make_snapshot(node=NODE, report=make_report(), pods=(pod,))
     patch = next_step(snapshot)
@@ -146,13 +143,10 @@ def test_what_was_judged_by_an_older_report_is_judged_anew() -> None:
         ("", {"text": ""}, False),
     ],
 )
-def test_a_reading_counts_once_and_not_when_it_is_put_back(
-    known: str, part: dict[str, Any], counts: bool
-) -> None:
+def test_a_reading_counts_once_and_not_when_it_is_put_back(known: str, part: Any, counts: bool) -> None:
     """A boot may put back the clock by which numbers begin."""
     pod = make_pod(NODE).running().with_result(made.titan())
     reading = reading_of([pod])
-    assert reading is not None
     own = replace(reading.parts["health"], **{"pod_uid": "uid-1", "sequence": 3} | part)
     status = ReportStatus(probes=[ProbeStatus(name="health", reading=known, boot_id="boot-1")])
     report = replace(make_report(), status=status)
@@ -167,13 +161,6 @@ def test_a_pod_that_left_no_reading_has_it_read_again_once() -> None:
     ended = make_pod(NODE, number=2).running().finished_with("no driver", code=1)
     assert next_step(make_snapshot(**known, pods=(ended,), fresh=NONE_READ)) == steps.RefreshReading("node-1")
     assert next_kind(**known, pods=(ended,)) == "PatchReport"
-
-
-def test_the_reading_of_a_node_that_is_gone_is_deleted() -> None:
-    """Nobody owns it: the probes may not read the node's object, and so not name it as its owner."""
-    reading = reading_of([make_pod(NODE).running().with_result(made.titan())])
-    assert next_step(make_snapshot(node=None, reading=reading)) == steps.DeleteReading("node-1", reading.uid)
-    assert next_kind(node=None) == "nothing"
 
 
 def test_a_taint_that_somebody_reserved_needs_a_run() -> None:
@@ -207,10 +194,12 @@ def test_no_policy_takes_everything_of_ours_off_in_order() -> None:
     assert next_kind(node=node, policy=None) == "nothing"
 
 
-def test_a_node_that_is_gone_leaves_no_pod() -> None:
-    """Its report goes with it by garbage collection."""
+def test_a_node_that_is_gone_leaves_no_pod_and_no_reading() -> None:
+    """Its report goes by garbage collection; probes may not read the node, and so not name it as an owner."""
     pod = make_pod(NODE).running()
     assert next_step(make_snapshot(node=None, pods=(pod,))) == steps.DeletePod(pod, None)
+    reading = reading_of([pod.with_result(made.titan())])
+    assert next_step(make_snapshot(node=None, reading=reading)) == steps.DeleteReading("node-1", reading.uid)
     assert next_kind(node=None, report=make_report()) == "nothing"
 
 
@@ -276,7 +265,6 @@ def test_a_request_made_during_a_run_is_answered_by_the_next_one() -> None:
 
 
 def test_a_reading_from_before_a_boot_does_not_vouch_for_the_machine_after_it() -> None:
-    """The operator was away while the node rebooted: the result in the pod is of the boot before."""
     pod = replace(make_pod(NODE).with_result(made.titan()), boot_id="boot-1")
     node = NODE.booted("boot-2")
     status = judged(report=make_report(), node=node, pods=(pod,))
@@ -285,16 +273,13 @@ def test_a_reading_from_before_a_boot_does_not_vouch_for_the_machine_after_it() 
     assert health_due_at(report, node=node) == 0.0
 
 
-OFF = make_policy().of({"probes": {"health": {"enabled": False}}})
-
-
 @pytest.mark.parametrize(
     ("node", "policy"),
     [
         (NODE.not_ready(), make_policy()),
         (replace(NODE, deleting=True), make_policy()),
         (NODE.tainted("karpenter.sh/disrupted"), make_policy()),
-        (NODE, OFF),
+        (NODE, make_policy().of({"probes": {"health": {"enabled": False}}})),
     ],
     ids=["not Ready", "being deleted", "being scaled down", "probe switched off"],
 )

@@ -1,7 +1,5 @@
 """What the operator makes of feed windows: metrics by cause, an event a day, nothing on nodes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -36,9 +34,8 @@ class Fed(Watched):
         self.number += 1
         if isinstance(result, Result):
             result = text(replace(result, **{"run": self.pod.uid, "node": "node-1"} | of))
-        self.cluster.write_reading(
-            "node-1", names.PROBE_FEED, result, pod=self.pod.body, sequence=self.number
-        )
+        how = {"pod": self.pod.body, "sequence": self.number}
+        self.cluster.write_reading("node-1", names.PROBE_FEED, result, **how)
         self.catch_up(granted=False)
 
     @property
@@ -85,7 +82,6 @@ def test_a_window_is_judged_once_and_changes_nothing_on_the_node(node: Fed) -> N
 def test_no_finding_about_feeding_ever_taints(
     node: Fed, monkeypatch: pytest.MonkeyPatch, severity: Severity
 ) -> None:
-    """Whatever a later judge says, even under the name of a finding that has a gate."""
     before = carried(node)
     findings = [Finding(code=code, severity=severity, subject="x", message="m") for code in ("gpu-lost", "b")]
     judged = FeedJudgement(verdict=Verdict(severity.value), summary="s", findings=findings, allocated=2)
@@ -162,9 +158,7 @@ def test_a_hostile_part_is_passed_over_without_an_event(
 )
 def test_a_memory_that_somebody_broke_counts_as_empty(node: Fed, history: str) -> None:
     node.feeds(FINE)
-    probes = [
-        probe | ({"history": history} if probe["name"] == "feed" else {}) for probe in node.status["probes"]
-    ]
+    probes = [p | ({"history": history} if p["name"] == "feed" else {}) for p in node.status["probes"]]
     node.write_over(REPORTS, "node-1", status={"probes": probes})
     assert sum(node.amounts.values()) == 0
     node.feeds(STARVED_BY_A_DISK)
@@ -204,7 +198,6 @@ def test_the_container_gets_what_the_policy_asks_for(settings: dict[str, Any]) -
     more = ["--dcgm=http://d:9400", "--control-groups=/run/control-groups"] if "dcgm" in settings else []
     assert args == ([] if settings == {"enabled": False} else always + more)
     groups = [volume for volume in spec["volumes"] if volume.get("hostPath") == {"path": "/sys/fs/cgroup"}]
-    assert (
-        len(groups) == len([m for m in body["volumeMounts"] if m["name"] == "control-groups"]) == bool(more)
-    )
-    assert all(mount["readOnly"] for mount in body["volumeMounts"] if mount["name"] == "control-groups")
+    mounts = [mount for mount in body["volumeMounts"] if mount["name"] == "control-groups"]
+    assert len(groups) == len(mounts) == bool(more)
+    assert all(mount["readOnly"] for mount in mounts)

@@ -1,7 +1,5 @@
 """Each kind of probe is one object whose name no other module knows: a new one has all that others have."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable
 from pathlib import Path
@@ -95,13 +93,11 @@ class ToyKind(ProbeKind):
         answers = {RULE.code: Answer.BAD if findings else Answer.GOOD}
         verdict = Verdict.FAIL if findings else Verdict.PASS
         reading = Reading(verdict=verdict, summary="a toy", findings=findings, history="played with")
-        numbers = context.policy.spec.hysteresis
+        numbers, judged = context.policy.spec.hysteresis, Judgement(findings, answers)
         return replace(
             status,
             probes=status.with_probe(probe_status.read(context, TOY, ended, reading)),
-            gates=gates.after_run(
-                status.gates, Judgement(findings, answers), policy=numbers, now=context.now, probe=TOY
-            ),
+            gates=gates.after_run(status.gates, judged, policy=numbers, now=context.now, probe=TOY),
         )
 
 
@@ -170,13 +166,10 @@ SOURCE = Path(names.__file__).parent
 OTHERS = EVERY.keys() - {names.PROBE_HEALTH}
 
 
-def test_every_probe_has_a_kind_and_health_comes_first() -> None:
+def test_every_probe_has_a_kind_and_every_kind_one_pool() -> None:
     assert tuple(KINDS) == names.PROBES
     assert all(kind.name == name for name, kind in KINDS.items())
     assert [pool.name for pool in pools()] == [names.PROBE_HEALTH, names.PROBE_NCCL]
-
-
-def test_every_kind_counts_against_one_pool() -> None:
     assert [kinds_of(pool) for pool in pools()] == [
         (names.PROBE_HEALTH,),
         (names.PROBE_PULL, names.PROBE_NCCL, names.PROBE_LOAD),

@@ -1,7 +1,5 @@
 """When load runs are made and what gives way, which pod makes them, and what they change in a report."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -22,31 +20,20 @@ from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_probes.settings import parse
 from support.load_results import everywhere, loaded, reason, spoilt
 from support.nccl_nodes import FAST, INSTALLED, PREEMPTED, NcclNode, nccl_node, started
-from support.objects import (
-    NOW,
-    ANode,
-    APolicy,
-    AReport,
-    make_context,
-    make_node,
-    make_pod,
-    make_policy,
-    make_report,
-    read,
-)
+from support.objects import NOW, AReport, make_context, make_node, make_pod, make_policy, make_report, read
 
 HEALTH, NCCL, LOAD = names.PROBE_HEALTH, names.PROBE_NCCL, names.PROBE_LOAD
-NODE: ANode = make_node().offering(8)
+NODE = make_node().offering(8)
 WEEK, RECHECK = 7 * 86_400.0, 1_800.0
-DEFAULT: APolicy = make_policy()
-OFF: APolicy = make_policy().of({"probes": {"load": {"enabled": False}}})
+DEFAULT = make_policy()
+OFF = make_policy().of({"probes": {"load": {"enabled": False}}})
 FIRST = NOW + WEEK * share_of(NODE.name)
 REQUEST = "2027-01-15T09:00:00Z"
 HEAT = spoilt(reasons=reason(0x20, samples=60))
 SLOW = spoilt(tflops=400.0)
 
 
-def healthy(node: ANode = NODE, *, result: Result | None = None) -> AReport:
+def healthy(node: Any = NODE, *, result: Result | None = None) -> AReport:
     return make_report(node).after(read(result or made.h100()), node=node)
 
 
@@ -55,11 +42,11 @@ def ran(report: AReport, end: Result | RunEnd, *, at: float = NOW, request: str 
     return report.after(end, node=NODE, at=at, probe=LOAD, request=request)
 
 
-def due(report: AReport, node: ANode = NODE, policy: APolicy = DEFAULT) -> float:
+def due(report: AReport, node: Any = NODE, policy: Any = DEFAULT) -> float:
     return KINDS[LOAD].due_at(make_context(node=node, report=report, policy=policy))
 
 
-def pod(node: ANode = NODE, policy: APolicy = DEFAULT, **defaults: Any) -> dict[str, Any]:
+def pod(node: Any = NODE, policy: Any = DEFAULT, **defaults: Any) -> dict[str, Any]:
     context = make_context(node=node, policy=policy, defaults=replace(INSTALLED, **defaults))
     return probe_pod(context, KINDS[LOAD], context.next_run(LOAD))
 
@@ -95,7 +82,7 @@ UPGRADE = {"nvidia.com/gpu-driver-upgrade-state": "drain-required"}
         pytest.param(NODE.booted("boot-2"), NEVER, id="not-read-since-boot"),
     ],
 )
-def test_only_whole_idle_gpus_are_loaded(node: ANode, at: float) -> None:
+def test_only_whole_idle_gpus_are_loaded(node: Any, at: float) -> None:
     assert due(healthy(), node) == at
 
 
@@ -156,27 +143,24 @@ def test_a_load_pod_holds_every_gpu_and_yields_to_everybody() -> None:
     assert keys == set(names.NODE_TAINTS)
 
 
-def test_the_policy_says_how_hard_and_how_long() -> None:
-    settings = {"enabled": True, "duration": "5m", "deadline": "20m", "stopBelow": 8}
-    made_pod = pod(policy=make_policy().of({"probes": {"load": settings}}))
-    assert made_pod["spec"]["containers"][0]["args"] == ["--seconds=300", "--deadline=1080", "--stop-below=8"]
-    assert made_pod["spec"]["activeDeadlineSeconds"] == 1200
-
-
-def test_arguments_are_what_the_probe_takes() -> None:
-    for settings in ({}, {"duration": "5m"}):
-        policy = make_policy().of({"probes": {"load": {"enabled": True} | settings}})
-        (container,) = pod(policy=policy)["spec"]["containers"]
-        env = {entry["name"]: entry["value"] for entry in container["env"]}
-        arguments = [container["command"][3], *container["args"]]
-        parsed = parse(arguments, env, probes=[LOAD], engines=["nccl4py"])
-        assert parsed.seconds == seconds(policy.spec.probes.load.duration)
-        assert parsed.stop_below == policy.spec.probes.load.stop_below
-        assert parsed.deadline > 1.5 * parsed.seconds
+@pytest.mark.parametrize(
+    ("settings", "active"), [({}, 600), ({"duration": "5m", "deadline": "20m", "stopBelow": 8}, 1200)]
+)
+def test_the_policy_says_how_hard_and_how_long(settings: dict[str, Any], active: int) -> None:
+    policy = make_policy().of({"probes": {"load": {"enabled": True} | settings}})
+    spec = pod(policy=policy)["spec"]
+    (container,) = spec["containers"]
+    env = {entry["name"]: entry["value"] for entry in container["env"]}
+    arguments = [container["command"][3], *container["args"]]
+    parsed = parse(arguments, env, probes=[LOAD], engines=["nccl4py"])
+    load = policy.spec.probes.load
+    assert (parsed.seconds, parsed.stop_below) == (seconds(load.duration), load.stop_below)
+    assert (parsed.deadline, spec["activeDeadlineSeconds"]) == (0.9 * active, active)
+    assert parsed.deadline > 1.5 * parsed.seconds
 
 
 @pytest.mark.parametrize("node", [NODE.cordoned(), NODE.bearing(UPGRADE)])
-def test_a_running_load_gives_way_at_once(node: ANode) -> None:
+def test_a_running_load_gives_way_at_once(node: Any) -> None:
     running = make_pod(NODE, probe=LOAD).running()
     end = KINDS[LOAD].ending(running, make_context(node=node, report=healthy(), pods=(running,)))
     assert end.outcome is Outcome.SKIPPED
@@ -247,6 +231,8 @@ def test_a_good_load_run_shows_what_was_reached() -> None:
     status = ran(healthy(), loaded()).status
     load = status.load
     assert (load.tflops, load.power_percent, load.hottest, load.gpus) == (610.0, 99, 63, 8)
+    [day] = status.days.values()
+    assert "tflops=610 hottest=63 " in day
     assert "700 W" in load.fingerprint
     assert status.verdict is Verdict.PASS
     assert "Load probe: 8x NVIDIA H100" in status.summary

@@ -1,7 +1,5 @@
 """When NCCL runs are made, what gives way, and what a run changes in a report and what not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -40,18 +38,7 @@ from support.nccl_nodes import (
     skipping,
     started,
 )
-from support.objects import (
-    DEFAULTS,
-    LOST,
-    MINUTE,
-    NOW,
-    ANode,
-    APolicy,
-    make_node,
-    make_pod,
-    make_policy,
-    make_snapshot,
-)
+from support.objects import DEFAULTS, LOST, MINUTE, NOW, make_node, make_pod, make_policy, make_snapshot
 
 PULL, NCCL = names.PROBE_PULL, names.PROBE_NCCL
 BOOTED, LATER = NODE.booted("boot-2"), NOW + 900
@@ -65,7 +52,7 @@ INTERCONNECT = (names.LABEL_INTERCONNECT, "nodegauge.dev/nvlink-gbps", EVIDENCE,
 BUSBW = tuple(f"nodegauge.dev/busbw-{name}" for name in ("allreduce", "allgather", "reducescatter"))
 
 
-def seen(report: NcclNode, node: ANode, *, at: float, policy: APolicy | None = None) -> NcclNode:
+def seen(report: NcclNode, node: Any, *, at: float, policy: Any = None) -> NcclNode:
     return report.seen(node=node, policy=policy or make_policy(), at=at, nccl_image=IMAGE)
 
 
@@ -90,6 +77,8 @@ def test_a_contradicted_interconnect_loses_its_labels_at_once() -> None:
     report = nccl_node().measured(FAST).measured(SLOW, at=NOW + 60)
     assert labels(report, *INTERCONNECT, *BUSBW) == {}
     assert report.status.bandwidth.all_reduce == 21
+    [day] = report.status.days.values()
+    assert day.startswith("allReduce=21 ")
     interconnect = report.status.interconnect
     assert (interconnect.klass, interconnect.reported, interconnect.reason) == ("", "nvlink", "Contradicted")
     assert "21 GB/s" in interconnect.message
@@ -208,9 +197,8 @@ def test_a_node_is_validated_by_an_nccl_run_where_the_policy_says_so() -> None:
     healthy = fresh.healthy(at=NOW + 900, policy=policy)
     assert [taint.key for taint in healthy.status.desired.taints] == [names.TAINT_UNVALIDATED]
     assert healthy.measured(FAST, policy=policy).status.desired.taints == []
-    single = fresh.healthy(
-        NODE.offering(1), result=made.machine(made.h100(1).gpus, [[0]]), at=NOW + 900, policy=policy
-    )
+    alone = made.machine(made.h100(1).gpus, [[0]])
+    single = fresh.healthy(NODE.offering(1), result=alone, at=NOW + 900, policy=policy)
     assert single.status.desired.taints == []
 
 
@@ -320,17 +308,12 @@ def test_another_image_is_pulled_at_once_however_often_the_one_before_failed() -
     assert not image_is_there(report.context(node=BOOTED, nccl_image=IMAGE))
 
 
-@pytest.mark.parametrize(
-    "spec", [{"podTemplate": {"ncclImage": "nccl:2"}}, {"probes": {"nccl": {"enabled": False}}}]
-)
+@pytest.mark.parametrize("spec", [{"podTemplate": {"ncclImage": "nccl:2"}}, OFF])
 def test_a_pull_of_an_image_that_nobody_wants_any_more_ends(spec: dict[str, Any]) -> None:
     report = nccl_node().healthy(BOOTED, at=NOW + 60)
-    pod = replace(make_pod(NODE, probe=names.PROBE_PULL, number=2), image=IMAGE).pending(
-        "ImagePullBackOff", placed=True
-    )
-    known = make_snapshot(
-        node=NODE, report=report, pods=(pod,), now=NOW + 70, granted=frozenset(), defaults=INSTALLED
-    )
+    pod = replace(make_pod(NODE, probe=PULL, number=2), image=IMAGE).pending("ImagePullBackOff", placed=True)
+    how: dict[str, Any] = {"now": NOW + 70, "granted": frozenset(), "defaults": INSTALLED}
+    known = make_snapshot(node=NODE, report=report, pods=(pod,), **how)
     ended = next_step(replace(known, policy=make_policy().of(spec)))
     assert isinstance(ended, PatchNode)
     last = ended.judged.status.probe[PULL].last_run
@@ -390,6 +373,9 @@ REQUEST = "2027-01-15T09:00:00Z"
 HURT = with_lost_gpu()
 UNNAMED, CHANGED, DRIVERLESS = (MEASURED.healthy(result=result, at=NOW + 60) for result in OTHERS)
 REQUESTED = replace(MEASURED, requested_at=REQUEST)
+ALONE = replace(MEASURED, requested_probes={NCCL: REQUEST})
+OF_LOAD = replace(MEASURED, requested_probes={names.PROBE_LOAD: REQUEST})
+ANSWERED = ALONE.measured(BUSY, request=REQUEST)
 # GPU Operator sets `mig.strategy` on every node, MIG or not (k8s-device-plugin, internal/lm)
 MIG_STRATEGY = NODE.bearing({"nvidia.com/mig.strategy": "single"})
 
@@ -411,9 +397,13 @@ MIG_STRATEGY = NODE.bearing({"nvidia.com/mig.strategy": "single"})
         pytest.param(HURT, NODE.offering(7, of=8), 0.0, id="lost-gpu-withdrawn"),
         pytest.param(REQUESTED, NODE, 0.0, id="requested"),
         pytest.param(REQUESTED.measured(BUSY, request=REQUEST), NODE, NOW + RECHECK, id="request-answered"),
+        pytest.param(ALONE, NODE, 0.0, id="requested-alone"),
+        pytest.param(OF_LOAD, NODE, NOW + DAY, id="another-requested"),
+        pytest.param(ANSWERED, NODE, NOW + RECHECK, id="request-alone-answered"),
+        pytest.param(replace(ANSWERED, requested_at=REQUEST), NODE, 0.0, id="then-all-requested"),
     ],
 )
-def test_an_nccl_run_is_due(report: NcclNode, node: ANode, at: float) -> None:
+def test_an_nccl_run_is_due(report: NcclNode, node: Any, at: float) -> None:
     assert due(report, node) == at
 
 
@@ -437,7 +427,6 @@ def test_health_goes_first_and_one_pod_runs_at_a_time() -> None:
 
 
 def test_a_pod_of_a_probe_that_nobody_knows_is_tidied() -> None:
-    """A version that was newer made it: it is neither judged nor waited for."""
     pod = replace(make_pod(NODE), probe="watch", number=7).running()
     assert next_step(situation(nccl_node(), pods=(pod,))) == steps.DeletePod(pod, None)
 
@@ -453,7 +442,7 @@ def test_a_pod_of_a_probe_that_nobody_knows_is_tidied() -> None:
         (NODE.cordoned(), "Cordoned"),
     ],
 )
-def test_a_node_that_cannot_be_measured_says_why(node: ANode, reason: str) -> None:
+def test_a_node_that_cannot_be_measured_says_why(node: Any, reason: str) -> None:
     report = nccl_node()
     assert due(report, node) == NEVER
     after = report.seen(node=node, nccl_image=IMAGE)
@@ -512,7 +501,7 @@ def test_a_pull_that_fails_comes_back_with_growing_delay() -> None:
         (NODE.bearing({names.GPU_UPGRADE_STATE: "upgrade-required"}), "DriverChanges"),
     ],
 )
-def test_an_nccl_run_gives_way_to_whoever_empties_the_node(node: ANode, reason: str, probe: str) -> None:
+def test_an_nccl_run_gives_way_to_whoever_empties_the_node(node: Any, reason: str, probe: str) -> None:
     report = nccl_node().measured(FAST)
     number = 2
     running = make_pod(node, probe=probe, number=number).running()

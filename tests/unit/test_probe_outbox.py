@@ -1,7 +1,5 @@
 """From a result to what is written: a part, tries, and the watch probe's outbox; and the age of its files."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -130,7 +128,6 @@ def test_after_a_refusal_the_newest_reading_is_tried(outbox: Stepped) -> None:
 
 
 def test_a_newer_reading_ends_no_pause(outbox: Stepped) -> None:
-    """A node on which everything flaps asks a troubled API server no more often than a calm one."""
     outbox.api.answers = [Refused("no answer", retry_after=30.0)]
     outbox.put(part(1))
     outbox.tries(1)
@@ -253,10 +250,6 @@ def test_a_part_says_who_read_what_and_when() -> None:
     assert part.reading == text(RESULT)
     assert decode(part.reading) == RESULT
     assert stamp(0.0) == "1970-01-01T00:00:00.000Z"
-
-
-def test_a_boot_that_cannot_be_read_is_empty_and_a_long_reason_is_cut() -> None:
-    """Many things may change at once."""
     result = replace(RESULT, host=replace(RESULT.host, boot_id=Unavailable("no procfs")))
     part = part_of(result, identity=WHO, sequence=1, reason="x" * 9999, at=AT)
     assert (part.boot_id, part.reason) == ("", "x" * 500)
@@ -267,6 +260,8 @@ def test_a_document_that_does_not_fit_says_so(probe: str, monkeypatch: pytest.Mo
     """Half of it would be judged as if it were whole.  Whose it is stays, and it fits into every part."""
     result, smallest = replace(RESULT, probe=probe), min(PART_BYTES.values())
     size = len(text(result))
+    monkeypatch.setitem(PART_BYTES, probe, size)
+    assert decode(part_of(result, identity=WHO, sequence=1, reason="run", at=AT).reading) == result
     monkeypatch.setitem(PART_BYTES, probe, size - 1)
     part = part_of(result, identity=WHO, sequence=1, reason="run", at=AT)
     assert len(part.reading) <= smallest
@@ -276,12 +271,6 @@ def test_a_document_that_does_not_fit_says_so(probe: str, monkeypatch: pytest.Mo
     assert (written.problem.kind, written.gpus) == ("result-too-large", [])
     message = f"the document has {size} characters, a NodeReading holds {size - 1}"
     assert written.problem.message == message
-
-
-def test_a_document_of_the_most_characters_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PART_BYTES, "health", len(text(RESULT)))
-    part = part_of(RESULT, identity=WHO, sequence=1, reason="run", at=AT)
-    assert decode(part.reading) == RESULT
 
 
 class Tries:
@@ -315,17 +304,13 @@ def test_a_pod_that_runs_once_tries_again() -> None:
     assert (tries.pauses, tries.messages) == ([PAUSE_S, 9.0], ["no answer", "busy"])
 
 
-def test_it_gives_up_in_time() -> None:
+def test_it_gives_up_in_time_and_after_a_final_refusal() -> None:
     tries = Tries(*[Refused("no answer")] * 100)
     assert tries.run(10) is False
     assert (tries.now, tries.tried) == (8.0, 5)
     tries = Tries(Refused("busy", retry_after=600.0))
     assert tries.run(120) is False
     assert tries.pauses == []
-
-
-def test_a_final_refusal_ends_it() -> None:
-    """The same reading would be refused again."""
     tries = Tries(Refused("too large", final=True))
     assert tries.run(120) is False
     assert (tries.tried, tries.messages) == (1, ["too large"])
@@ -357,11 +342,8 @@ def test_a_file_is_young_for_so_many_seconds(tmp_path: Path, name: str) -> None:
         assert not alive.is_young(path, HOUR)
     age(path, -2 * HOUR)
     assert not alive.is_young(path, HOUR)
-
-
-def test_a_file_that_cannot_be_touched_ends_nothing(tmp_path: Path) -> None:
-    alive.touch(str(tmp_path / "missing"), alive.ALIVE)
-    assert not alive.is_young(tmp_path / "missing" / alive.ALIVE, HOUR)
+    alive.touch(str(tmp_path / "missing"), name)
+    assert not alive.is_young(tmp_path / "missing" / name, HOUR)
 
 
 def test_the_kubelets_question_is_answered_by_the_exit_code(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Promise 6 and 7: what a probe pod is, and what no policy can make of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -27,9 +25,7 @@ NODE = make_node("gpu-7.example.com")
 OWN = names.PREFIX + "node"
 
 
-def pod(
-    policy: APolicy | None = None, *, defaults: ProbeDefaults = DEFAULTS, number: int = 3
-) -> dict[str, Any]:
+def pod(policy: APolicy | None = None, defaults: ProbeDefaults = DEFAULTS, number: int = 3) -> dict[str, Any]:
     context = make_context(node=NODE, policy=policy or make_policy(), defaults=defaults)
     return probe_pod(context, KINDS[names.PROBE_HEALTH], run(context, number))
 
@@ -112,9 +108,8 @@ def test_no_template_weakens_a_probe_pod(template: dict[str, Any], probe: str) -
     assert all(volume.keys() == {"name", "emptyDir"} for volume in own)
     assert {"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True} in box["volumeMounts"]
     gpus = {names.GPU_RESOURCE} if probe in (names.PROBE_NCCL, names.PROBE_LOAD) else set()
-    assert (
-        box["resources"]["limits"].keys() == box["resources"]["requests"].keys() == {"cpu", "memory"} | gpus
-    )
+    for part in ("limits", "requests"):
+        assert box["resources"][part].keys() == {"cpu", "memory"} | gpus
     view = pod_view(manifest)
     assert (view.probe, view.node, view.node_uid) == (probe, GPU_NODE.name, GPU_NODE.uid)
     assert view.number < 99
@@ -209,7 +204,6 @@ def test_the_probe_ends_itself_before_the_kubelet_does(deadline: str, kubelet: i
 
 
 def test_the_probe_takes_the_longest_window_that_a_policy_may_ask_for() -> None:
-    """In a pod of one run, and in a watch container while a GPU is slowed down."""
     policy = make_policy().of({"probes": {"health": {"window": "10m", "deadline": "13m"}}})
     (resident,) = daemon_set(policy, DEFAULTS)["spec"]["template"]["spec"]["containers"]
     for probe, box in (("health", container(pod(policy))), ("watch", resident)):
@@ -239,7 +233,6 @@ TEMPLATE = {
     "tolerations": [{"key": "policy", "operator": "Exists"}],
     "resources": {"requests": {"cpu": "30m"}},
 }
-SECRETS = [{"name": "a"}, {"name": "b"}]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +241,7 @@ SECRETS = [{"name": "a"}, {"name": "b"}]
         ("metadata.namespace", "ng", "ng"),
         ("image", "default:1", "mine:2"),
         ("imagePullPolicy", "Always", "Always"),
-        ("spec.imagePullSecrets", SECRETS, [{"name": "c"}]),
+        ("spec.imagePullSecrets", [{"name": "a"}, {"name": "b"}], [{"name": "c"}]),
         ("spec.priorityClassName", "low", "lower"),
         ("spec.runtimeClassName", "nvidia", "nvidia"),
         ("spec.serviceAccountName", "probe", "probe"),

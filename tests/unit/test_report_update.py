@@ -1,8 +1,6 @@
 """What one run changes in the report: a reading replaces, anything else only counts and explains.  And what
 a report loses first where it would be too large."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec
@@ -100,7 +98,6 @@ def test_the_memory_of_links_reaches_the_next_judgement() -> None:
 
 @pytest.mark.parametrize("raw", ["{", "[]", '{"links": 3}', '{"junk":' + "[" * 2000, "\ud800", "x" * 2048])
 def test_a_memory_that_cannot_be_read_is_started_anew(raw: str) -> None:
-    """Another version wrote it, or a person did: that costs the memory, not the run."""
     before = after(GOOD)
     spoilt = replace(before, status=replace(before.status, probes=[replace(health(before), history=raw)]))
     again = spoilt.after(GOOD, node=NODE)
@@ -153,7 +150,6 @@ def test_the_first_verdict_is_worth_an_event_and_the_same_again_is_not() -> None
 
 
 def test_another_interconnect_under_the_same_verdict_is_worth_an_event() -> None:
-    """Somebody took the bridge out: nothing is broken, and jobs care."""
     other = replace(made.mesh([[0, 0], [0, 0]], name="NVIDIA TITAN RTX", mbps=0), host=TITAN.host)
     other = replace(other, gpus=[replace(g, uuid=f"GPU-new-{g.index}") for g in other.gpus])
     report = after(GOOD, read(other))
@@ -281,9 +277,6 @@ def test_the_streak_starts_anew_with_another_verdict() -> None:
     for streak in (1, 2):
         probe = health(after(GOOD, *[BELOW] * streak))
         assert (probe.streak, probe.since) == (streak, stamp(NOW + INTERVAL))
-
-
-# -- size: a report stays under 8 KiB, and loses first what is said elsewhere too
 
 
 MEMORY = "x" * 2000
@@ -415,9 +408,7 @@ SICK = made.with_gpu(WHOLE, 3, repair=Repair(action=1))
 
 @pytest.mark.parametrize(("sick", "serial"), [(MISSING, "165490007"), (SICK, "165490003")])
 def test_the_event_of_a_taint_gives_the_serial_number(sick: Result, serial: str) -> None:
-    """Whoever gets the event orders the board with it."""
     change = ran(WHOLE, sick).status.change
-    assert change is not None
     assert "tainted unhealthy=" in change.message
     assert f", serial {serial}: " in change.message
 

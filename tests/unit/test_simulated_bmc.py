@@ -1,7 +1,5 @@
 """The BMC of a simulated machine, read by the real reader over HTTPS: healthy and with each fault."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The real benchmark on simulated machines: all but GPUs and NCCL is real, and gives what the machine has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -31,8 +29,6 @@ def test_every_machine_is_measured_as_what_it_is(tmp_path: Path, profile: str) -
     hardware = plug(profile, tmp_path / "hardware")
     ran = run(hardware)
     nccl, known = ran.nccl, hardware.profile.nccl
-    assert nccl is not None
-    assert known is not None
 
     ranks = SHOWN.get(profile, hardware.gpu_count)
     assert (nccl.engine, nccl.ranks, nccl.skipped) == ("simulated", ranks, "")

@@ -1,7 +1,5 @@
 """Runs that hold GPUs start on one node in a new image, and grow while they end well."""
 
-from __future__ import annotations
-
 import pytest
 
 from nodegauge_judge import Verdict

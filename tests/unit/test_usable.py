@@ -79,8 +79,8 @@ def test_each_gpu_counts_once_for_the_worst_cause(name: str) -> None:
 def test_the_policy_and_the_cluster_say_how_many_there_should_be(
     spec: dict[str, Any], node: NodeView, lost: dict[str, int]
 ) -> None:
-    found = usable(WELL.status, node, make_policy().of(spec))
-    assert (found.gpus, found.lost) == (found.usable + sum(lost.values()), lost)
+    seen = usable(WELL.status, node, make_policy().of(spec))
+    assert (seen.gpus, seen.lost) == (seen.usable + sum(lost.values()), lost)
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,13 @@ def test_the_policy_and_the_cluster_say_how_many_there_should_be(
 )
 def test_what_nobody_knows_is_said(node: NodeView, gpus: int) -> None:
     """Neither the number nor the model of a node that was never read may be made up."""
-    found = usable(NEVER, node, make_policy())
-    assert (found.klass, found.gpus, found.usable, found.counted) == ("unknown", gpus, 0, gpus > 0)
+    seen = usable(NEVER, node, make_policy())
+    assert (seen.klass, seen.gpus, seen.usable, seen.counted) == (
+        "unknown",
+        gpus,
+        0,
+        gpus > 0,
+    )
 
 
 def test_a_node_without_gpus_is_counted() -> None:

@@ -1,7 +1,5 @@
 """Mode Watch: the DaemonSet, and what its containers write."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -15,17 +13,7 @@ from nodegauge_operator.api.selector import match_expressions
 from nodegauge_operator.core.probes.watch import daemon_set
 from nodegauge_operator.kube.errors import Forbidden
 from nodegauge_probes.settings import parse
-from support.api_server import (
-    ADMISSION,
-    BINDINGS,
-    DAEMONSETS,
-    NODES,
-    PODS,
-    POLICIES,
-    READINGS,
-    REPORTS,
-    Body,
-)
+from support.api_server import ADMISSION, BINDINGS, DAEMONSETS, NODES, PODS, POLICIES, READINGS, REPORTS, Body
 from support.judging import saying
 from support.objects import DEFAULTS, make_policy
 from support.virtual_time import drive
@@ -133,10 +121,8 @@ def test_the_container_takes_every_policys_options() -> None:
 )
 def test_what_judges_readings_makes_new_pods(spec: Body, is_new: bool) -> None:
     """They read their nodes at once; what counts runs or slots needs no reading."""
-    before, after = (
-        daemon_set(make_policy().of(one), DEFAULTS, trusted="seen")["spec"]["template"] for one in ({}, spec)
-    )
-    assert (before != after) == is_new
+    before, after = (daemon_set(make_policy().of(of), DEFAULTS, trusted="seen") for of in ({}, spec))
+    assert (before["spec"]["template"] != after["spec"]["template"]) == is_new
 
 
 @pytest.mark.parametrize(
@@ -202,7 +188,6 @@ def test_no_daemonset_stays_that_its_policy_does_not_want(change: Body) -> None:
 
 
 def test_the_daemonset_of_a_policy_that_cannot_be_read_stays() -> None:
-    """As its nodes do: a rollback meets policies of a newer version, and a restart knows no earlier one."""
     operator = Watched()
     unreadable = operator.cluster.objects[POLICIES]["default"]
     operator.cluster._store(POLICIES, unreadable | {"spec": {"mode": "Quarantine"}}, "MODIFIED")
@@ -240,7 +225,6 @@ def test_every_second_report_of_a_calm_node_renews_its_time() -> None:
 
 
 def test_xids_of_a_reading_that_could_not_be_judged_are_not_new_in_the_next() -> None:
-    """Half of the GPUs are hidden: until when Xids are known is kept all the same."""
     node = Watched()
 
     def after(result: Result, *earlier: RepeatedXid) -> list[str]:
@@ -286,7 +270,6 @@ def test_a_reading_that_was_cut_off_by_sigterm_says_nothing_of_the_node(node: Wa
 
 
 def test_a_document_that_cannot_be_read_is_a_failed_run_once(node: Watched) -> None:
-    """Say, of an image of another major version."""
     node.pod.writes("{}")
     node.catch_up()
     node.catch_up(granted=False)
@@ -375,7 +358,6 @@ def test_an_old_report_says_nothing() -> None:
 
 
 def test_a_new_operator_makes_no_pod_before_it_knows_what_containers_reported(node: Watched) -> None:
-    """After a long absence every last reading is old, and the containers have newer ones."""
     node.pod.reports(saying(""), later=2 * INTERVAL)
     node.restart()
     node.catch_up()
@@ -500,7 +482,6 @@ def test_a_deleted_report_is_made_anew_from_the_reading(node: Watched, pod_goes:
 
 
 def test_a_reading_that_went_with_the_report_is_missed_by_nobody(node: Watched) -> None:
-    """It can no longer be read again: the container's next one counts."""
     node.cluster.remove(REPORTS, "node-1")
     node.cluster.remove(READINGS, "node-1")
     node.inbox = [event for event in node.inbox if event[0] != READINGS]

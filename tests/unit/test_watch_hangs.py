@@ -1,7 +1,5 @@
 """What the watch container tells of a driver call that hangs, and what it keeps of Xids."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,10 +43,8 @@ class Node:
             node="node-1",
             deadline=settings.deadline,
         )
-        delivery = Delivery(
-            deliver=self.readings.append, pending=lambda: self.pending, progress=self.progress
-        )
-        self.resident = Resident(own, delivery)
+        outlets = {"deliver": self.readings.append, "progress": self.progress}
+        self.resident = Resident(own, Delivery(pending=lambda: self.pending, **outlets))
 
     @property
     def watcher(self) -> Watcher:
@@ -94,17 +90,13 @@ def test_a_call_that_hangs_is_told_and_its_gpu_alone_is_left_out(node: Node) -> 
     assert (set(node.resident.skip.gpus), node.resident.skip.problem) == ({1, 3}, None)
 
 
-def test_a_call_about_no_gpu_that_hangs_leaves_the_driver_alone(node: Node) -> None:
-    """Nothing can be asked before it returns."""
-    node.hang("")
-    assert node.resident.skip.problem is not None
-
-
-def test_a_driver_that_hangs_for_every_gpu_is_left_alone(node: Node) -> None:
-    """Each watcher that is given up keeps a thread."""
-    for gpu in range(MOST_HANGING):
+@pytest.mark.parametrize("subjects", [[""], [f"GPU {gpu}" for gpu in range(MOST_HANGING)]])
+def test_a_driver_that_hangs_for_no_gpu_or_for_every_one_is_left_alone(
+    node: Node, subjects: list[str]
+) -> None:
+    for subject in subjects:
         assert node.resident.skip.problem is None
-        node.hang(f"GPU {gpu}")
+        node.hang(subject)
     assert node.resident.skip.problem is not None
 
 
@@ -187,16 +179,14 @@ def test_each_report_repeats_those_before_it_for_four_intervals() -> None:
     [count] = first.gpus[0].xids.value.counts
     assert (count.count, count.first, count.last) == (2, 100, 101)
     second = reported(state, came(5000), now=5001)
-    assert second.watch == WatchReport(
-        at=5001, repeated=[RepeatedXid(gpu=0, code=79, count=2, first=100, last=101)]
-    )
+    before = RepeatedXid(gpu=0, code=79, count=2, first=100, last=101)
+    assert second.watch == WatchReport(at=5001, repeated=[before])
     assert second.gpus[0].xids.value.counts[0].count == 1
     assert repeated(reported(state, now=101 + 4 * INTERVAL)) == [(0, 101), (0, 5000)]
     assert repeated(reported(state, now=102 + 4 * INTERVAL)) == [(0, 5000)]
 
 
 def test_an_xid_in_the_second_of_a_report_is_told_from_those_in_it() -> None:
-    """Whoever missed the second report knows by the third that this Xid was not in the first."""
     state = State(boot_id="b")
     assert reported(state, came(100.2), now=100.4).watch == WatchReport(at=100)
     second, third = (reported(state, *new, now=100.9) for new in ([came(100.7)], []))
@@ -281,10 +271,5 @@ def test_xids_that_nobody_was_told_of_are_counted() -> None:
     for now in (101, 102):
         assert reported(state, now=now, written=False).watch.lost == lost
     assert reported(state, now=103).watch.lost == 0
-
-
-def test_more_kinds_than_one_report_holds_are_counted() -> None:
-    """Within one second, before any report."""
-    state = State(boot_id="b")
     kinds = [came(10, code=n + 1) for n in range(xids.MOST_NEW + 3)]
-    assert reported(state, *kinds, now=11).watch.lost == 3
+    assert reported(State(boot_id="b"), *kinds, now=11).watch.lost == 3, "before any report"

@@ -1,7 +1,5 @@
 """Mode Watch: which reading of a container is news, beside health pods, nodes of its name and full lists."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 
@@ -13,9 +11,8 @@ from support.api_server import NODES, PODS, READINGS, REPORTS
 from support.judging import saying
 from support.watched import BAD, BOOTED, Watched, at, watched_once
 
-NO_DRIVER = Result(
-    probe="health", problem=Problem(kind=ProblemKind.DRIVER_NOT_LOADED, call="nvmlInit", message="gone")
-)
+AWAY = Problem(kind=ProblemKind.DRIVER_NOT_LOADED, call="nvmlInit", message="gone")
+NO_DRIVER = Result(probe="health", problem=AWAY)
 FATAL = 79
 HIDDEN = replace(made.titan(), gpus=made.titan().gpus[:1])
 
@@ -49,7 +46,6 @@ def heard(node: Watched, *new: int, repeated: tuple[RepeatedXid, ...] = ()) -> R
 def test_a_container_that_could_not_read_the_node_is_not_judged_again_after_a_pod_that_could_not(
     node: Watched, unread: Result, restarts: bool
 ) -> None:
-    """Each failed run counts once."""
     node.reports(replace(unread, watch=WatchReport(at=5000) if unread.gpus else None), granted=False)
     for runs in (3, 4, 5):
         node.end_health_pod(node.begin_health_pod(), unread)
@@ -85,7 +81,6 @@ def test_a_hang_is_told_with_its_call_and_a_lone_node_is_avoided_in_minutes(node
 def test_the_next_reading_of_a_pod_counts_though_it_is_no_later_than_the_last(
     node: Watched, ahead: float, restarts: bool
 ) -> None:
-    """Its number says which one is newer."""
     catch_up = node.resume if restarts else node.catch_up
     node.write(replace(saying("gpu-lost=b"), watch=WatchReport(at=7)), later=0.0, ahead=ahead)
     catch_up(granted=False)
@@ -105,7 +100,6 @@ def test_of_two_readings_that_nobody_saw_the_one_written_last_counts(node: Watch
 
 
 def test_xids_of_a_reading_that_nobody_saw_are_in_the_next(node: Watched) -> None:
-    """A health pod wrote over it before the operator looked, and heard nothing itself."""
     health = node.begin_health_pod()
     lost = heard(node, FATAL)
     node.write(lost)
@@ -120,9 +114,8 @@ def test_xids_of_a_reading_that_nobody_saw_are_in_the_next(node: Watched) -> Non
 def test_a_health_pod_over_whose_reading_the_container_wrote_has_not_failed(node: Watched) -> None:
     """The operator was away for a moment, and sees the container's reading alone, which is the newer one."""
     health = node.begin_health_pod()
-    node.cluster.end(
-        node.cluster.objects[PODS][health], node.cluster.result(node.cluster.objects[PODS][health])
-    )
+    pod = node.cluster.objects[PODS][health]
+    node.cluster.end(pod, node.cluster.result(pod))
     node.write(saying("gpu-lost=b"), later=1.0)
     node.catch_up(granted=False)
     node.catch_up(granted=False)
@@ -131,7 +124,6 @@ def test_a_health_pod_over_whose_reading_the_container_wrote_has_not_failed(node
 
 
 def test_a_reading_counts_that_comes_at_the_moment_of_a_health_pods_end(node: Watched) -> None:
-    """And once: not again after the next health pod, which could not read the node."""
     health = node.begin_health_pod()
     node.end_health_pod(health, replace(heard(node), watch=None))
     node.reports(made.with_gpu(heard(node, FATAL), 1, error=LOST), later=0.0, granted=False)
@@ -142,7 +134,6 @@ def test_a_reading_counts_that_comes_at_the_moment_of_a_health_pods_end(node: Wa
 
 @pytest.mark.parametrize("answer", ["", "gpu-lost=b"], ids=["passed", "had lost a GPU"])
 def test_what_an_earlier_node_of_this_name_reported_says_nothing(node: Watched, answer: str) -> None:
-    """Its pod is still there: what that shows opens no node that joins closed, and closes none."""
     node.after(answer)
     node.cluster.remove(NODES, "node-1")
     node.catch_up()
@@ -156,14 +147,12 @@ def test_what_an_earlier_node_of_this_name_reported_says_nothing(node: Watched, 
 
 
 def test_a_first_reading_counts_though_the_nodes_clock_is_behind(node: Watched) -> None:
-    """By that clock it came before the Node."""
     new = Watched()
     assert (new.reports(saying("gpu-lost=b"), ahead=-30.0), new.runs) == (["gpu-lost"], 1)
 
 
 @pytest.mark.parametrize("goes", [False, True], ids=["the container writes", "the object goes"])
 def test_what_happens_while_the_reading_is_read_again_counts(node: Watched, goes: bool) -> None:
-    """Somebody deleted the report, and the answer shows the object as it was before."""
     node.cluster.remove(REPORTS, "node-1")
 
     def answered(verb: str, path: str) -> None:
@@ -208,7 +197,6 @@ def test_a_health_pod_that_hangs_holds_up_no_reading(node: Watched) -> None:
 
 
 def test_a_reading_that_comes_before_the_nodes_new_boot_id_hides_no_later_one(node: Watched) -> None:
-    """Nodes and readings are told of apart: it was judged as one of the boot before."""
     well, bad = (replace(one, host=replace(one.host, boot_id="boot-2")) for one in (saying(""), saying(BAD)))
     node.reports(well, granted=False)
     node.cluster.change(NODES, "node-1", {"status": {"nodeInfo": {"bootID": "boot-2"}}})

@@ -1,7 +1,5 @@
 """An hour without the API server in mode Watch: what must be true is told by the same story without it."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 from functools import cache
@@ -40,6 +38,7 @@ STORIES: dict[str, Story] = {
     "stands throughout": [(BROKEN, "nvlink")],
     **{f"calm, {n}": [] for n in range(8)},
 }
+FAULTS = [(at, f"node-{n}", fault) for n, story in enumerate(STORIES.values()) for at, fault in story]
 CALM = [f"node-{n}" for n, story in enumerate(STORIES.values()) if not story]
 XIDS: dict[str, list[tuple[float, int]]] = {
     "fatal": [(AWAY + 5 * MINUTE, FATAL), (AWAY + 15 * MINUTE, PROGRAM), (AWAY + 30 * MINUTE, PROGRAM)],
@@ -88,7 +87,9 @@ def lived(*, outage: bool) -> Lived:
         for name, times in XIDS.items():
             for at, code in times:
                 operator.loop.call_at(at, fleet.containers[name].xid, 1, code)
-        for at, name, fault in moments(outage=outage):
+        for at, name, fault in sorted(
+            [*FAULTS, *([(AWAY, "", "away"), (BACK, "", "back")] if outage else [])]
+        ):
             await operator.after(max(0.0, at - operator.loop.time()))
             if name:
                 fleet.fault(name, fault)
@@ -113,12 +114,6 @@ def lived(*, outage: bool) -> Lived:
     return result
 
 
-def moments(*, outage: bool) -> list[tuple[float, str, str]]:
-    """When what happens, on which node; without a node: to the API server."""
-    faults = [(at, f"node-{n}", fault) for n, story in enumerate(STORIES.values()) for at, fault in story]
-    return sorted([*faults, *([(AWAY, "", "away"), (BACK, "", "back")] if outage else [])])
-
-
 def marks(node: Body) -> dict[str, str]:
     return {key: value for key, value in ours_of(node).items() if key != names.LABEL_VALIDATED_AT}
 
@@ -137,7 +132,6 @@ def test_an_hour_without_the_api_server_ends_like_a_calm_one() -> None:
 
 @pytest.mark.parametrize("outage", [False, True], ids=["calm", "an hour without the API server"])
 def test_no_xid_is_lost_and_none_counts_twice(outage: bool) -> None:
-    """One that was judged before is none of the later reports that repeat it."""
     result = lived(outage=outage)
     tainted = {name: len(times) for name, times in result.tainted.items()}
     assert tainted == {"fatal": 1, "counted": 1, "too-few": 0, "known": 1}

@@ -1,7 +1,5 @@
 """When the watch probe reports, by a clock of the test; and when two readings of one quantity differ."""
 
-from __future__ import annotations
-
 from itertools import accumulate, cycle, pairwise
 from pathlib import Path
 from typing import Any
@@ -34,7 +32,6 @@ from nodegauge_probes.watch.state import Pair, SeenXid, State
 
 CONFIRM = (10.0, 60.0, 300.0)
 HEAT = "temperature GPU-3"
-Values = dict[str, Pair]
 
 
 class Watching:
@@ -43,7 +40,7 @@ class Watching:
     def __init__(self) -> None:
         self.state = State(boot_id="boot")
         self.readings: list[tuple[float, str]] = []
-        self.values: Values = {HEAT: (0, "40 °C")}
+        self.values: dict[str, Pair] = {HEAT: (0, "40 °C")}
         self.reason = ""
         """The whole reason of the last reading."""
 
@@ -87,7 +84,6 @@ def test_a_calm_hour() -> None:
     ids=["a fault, and its end", "in the middle of confirmations"],
 )
 def test_every_change_is_confirmed_alike(changes: tuple[int, int], times: list[int]) -> None:
-    """It is read at once, and what it changed from is not confirmed any more."""
     node, start = Watching(), 0
     for level, at in zip((1, 0), changes, strict=True):
         node.run(start=start, end=at)
@@ -98,7 +94,6 @@ def test_every_change_is_confirmed_alike(changes: tuple[int, int], times: list[i
 
 
 def test_changes_that_come_within_a_second_are_one_reading() -> None:
-    """A GPU that is lost changes one value after the other."""
     node = Watching()
     node.run(start=0, end=1000)
     for number in range(3):
@@ -140,7 +135,6 @@ def test_a_flapping_quantity_is_braked() -> None:
 
 
 def test_a_braked_change_is_not_confirmed_faster_than_the_brake_allows() -> None:
-    """Once it stands, what is left is confirmed a minute and more apart."""
     node = Watching()
     for second in range(10 * BRAKE_CHANGES):
         if second % 5 == 0:
@@ -157,7 +151,6 @@ def test_a_braked_change_is_not_confirmed_faster_than_the_brake_allows() -> None
 @pytest.mark.parametrize("quantities", [1, 8])
 @pytest.mark.parametrize("second", [1, 7, 300, 1800])
 def test_what_flaps_brings_no_more_than_a_reading_a_minute(second: int, quantities: int, xids: bool) -> None:
-    """Each reading costs the operator a judgement."""
     uneven = [second * share for share in (0.3, 1.9, 0.6, 1.2, 0.2, 1.8)]
     node, times, names = Watching(), accumulate(cycle(uneven)), cycle(range(quantities))
     node.values = {f"temperature GPU-{n}": (0, "") for n in range(quantities)}
@@ -174,9 +167,8 @@ def test_what_flaps_brings_no_more_than_a_reading_a_minute(second: int, quantiti
                 node.hear(gpu, 31, now=now)
         else:
             flipped = {f"temperature GPU-{n}" for n in changed}
-            node.values = {
-                n: (1 - int(v or 0) if n in flipped else v, "") for n, (v, _) in node.values.items()
-            }
+            for name in flipped:
+                node.values[name] = (1 - int(node.values[name][0] or 0), "")
             note(node.state, sorted(flipped), now=now)
         node.look(float(now))
     unbraked = BRAKE_TOGETHER + quantities + len(CONFIRM)
@@ -205,16 +197,12 @@ def test_the_brake_is_said_once_and_let_go_of() -> None:
     assert not is_braked(state, HEAT, now=2 * BRAKE_CHANGES + BRAKE_WITHIN_S)
 
 
-def test_changes_that_are_old_are_forgotten() -> None:
+def test_old_changes_are_forgotten_and_a_new_quantity_is_none() -> None:
     """The file would grow with each Xid that ever came, and be too long to be read."""
     state = State(boot_id="boot")
     for code in range(1000):
         note(state, [xid_name(0, code)], now=10.0 * code)
     assert len(state.changes) <= BRAKE_WITHIN_S / 10 + 1
-
-
-def test_a_quantity_that_is_new_is_no_change() -> None:
-    """The host's values may come after the first report."""
     state = State(boot_id="boot", values={"GPUs": (8, "8")})
     assert different({"GPUs": (8, "8"), "port a/1": ("ACTIVE", "ACTIVE")}, state) == []
 
@@ -263,28 +251,21 @@ def test_a_temperature_has_classes_with_hysteresis() -> None:
     assert seen == [COOL, WARM, WARM, WARM, COOL, HOT, HOT, WARM]
 
 
-def test_a_vendors_limit_decides() -> None:
+def test_a_vendors_limit_decides_unless_it_is_zero() -> None:
+    """Drivers answer 0 where they have no limit."""
     assert levels("temperature", 74, 75, 80, gpu_max=80) == [COOL, WARM, HOT]
     assert levels("memory temperature", 84, 90, 95, memory_max=95) == [COOL, WARM, HOT]
     assert levels("margin", 20, 5, 0, tlimit_gpu_max=0) == [COOL, WARM, HOT]
-
-
-def test_a_limit_of_zero_is_none() -> None:
-    """Drivers answer 0 where they have no limit."""
     assert levels("temperature", 60, gpu_max=0) == [COOL]
 
 
 def test_a_bit_counts_from_its_second_reading_on() -> None:
-    """It stays for ten seconds after the last one; bits that no rule looks at never count."""
+    """It stays for ten seconds after the last one, also over a restart; bits of no rule never count."""
     masks = [IDLE, HW_SLOWDOWN, IDLE, BRAKE, BRAKE | IDLE, *[IDLE] * 12]
     seen = levels("throttle reasons", *masks)
     assert seen[:5] == [0, 0, 0, 0, BRAKE]
     assert seen[5:13] == [BRAKE] * 8
     assert seen[-1] == 0
-
-
-def test_a_bit_that_was_reported_stays_over_a_restart() -> None:
-    """Until ten seconds without it have passed in this life."""
     known = {"throttle reasons GPU-0": Value(BRAKE, "power brake")}
     seen = levels("throttle reasons", *[IDLE] * 12, known=known)
     assert (seen[0], seen[-1]) == (BRAKE, 0)
@@ -347,9 +328,8 @@ def test_a_field_that_is_no_whole_number_is_unreadable() -> None:
 
     reader = Reader(**UNREAD, values={})
     nvml = Fields(watch=UNUSED, pause=UNUSED)
-    gpu = Watched(
-        nvml=nvml, device=Device(0, None), peers=[], limits=GpuBuilder(0), links=[], link_fields=False
-    )
+    known: Any = {"device": Device(0, None), "peers": [], "links": [], "link_fields": False}
+    gpu = Watched(nvml=nvml, limits=GpuBuilder(0), **known)
     reader._nvml = nvml
     reader._read_fields(gpu, [signal for signal in SIGNALS if signal.name == "recovery action"])
     assert reader.values["recovery action GPU-0"] == Value(None, "not a whole number")

@@ -7,7 +7,6 @@ container, through the operator's own client.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
@@ -65,10 +64,15 @@ class Cluster:
 
     def each(self, path: str, **query: object) -> Iterator[Object]:
         """Every object of a collection, in pages.  Raises `NotThere` if the cluster does not serve it."""
+        for page in self.pages(path, **query):
+            yield from page.get("items") or ()
+
+    def pages(self, path: str, **query: object) -> Iterator[Object]:
+        """The same by pages, all of one state of the cluster: each has its resourceVersion."""
         more: dict[str, object] = {}
         while True:
             page = self.get(path, limit=PAGE, **query, **more)
-            yield from page.get("items") or ()
+            yield page
             token = (page.get("metadata") or {}).get("continue")
             if not token:
                 return
@@ -98,6 +102,14 @@ class Cluster:
                     raise _refusal(process.stderr.read().decode(errors="replace"))
             finally:
                 process.terminate()
+
+    def namespace(self) -> str:
+        """The namespace of the user's context, as kubectl takes it."""
+        if not self._kubectl:
+            return "default"
+        command = self._command("config", "view", "--minify", "--output=jsonpath={..namespace}")
+        done = subprocess.run(command, capture_output=True, timeout=CALL_SECONDS, check=False)
+        return done.stdout.decode(errors="replace").strip() or "default"
 
     @cached_property
     def _kubectl(self) -> str:
@@ -141,6 +153,8 @@ class Cluster:
         return answer
 
     def _by_client(self, verb: str, path: str, query: Mapping[str, object], body: Object | None) -> Object:
+        import asyncio
+
         from nodegauge_operator.kube.client import MERGE, connect
         from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound
 
@@ -178,8 +192,8 @@ def _url(path: str, query: Mapping[str, object]) -> str:
 def _refusal(text: str) -> NoCluster:
     """What kubectl says, with the way out."""
     text = " ".join(text.split())
-    found = _STATUS.search(text)
-    match found[1] if found else "":
+    refusal = _STATUS.search(text)
+    match refusal[1] if refusal else "":
         case "NotFound":
             return _missing(text)
         case "Forbidden" | "Unauthorized":

@@ -36,11 +36,11 @@ def name_of(file: BinaryIO) -> str:
     return name if isinstance(name, str) and name not in ("<stdin>", "-") else "standard input"
 
 
-def text_of(file: BinaryIO) -> str:
-    """The whole file.  Raises `BadInput`."""
-    data = file.read(READ_LIMIT + 1)
-    if len(data) > READ_LIMIT:
-        raise BadInput(f"{name_of(file)}: more than {READ_LIMIT} bytes; a result is much smaller")
+def text_of(file: BinaryIO, *, limit: int = READ_LIMIT) -> str:
+    """The whole file, at most so many bytes.  Raises `BadInput`."""
+    data = file.read(limit + 1)
+    if len(data) > limit:
+        raise BadInput(f"{name_of(file)}: more than {limit} bytes; a result is much smaller")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -49,8 +49,9 @@ def styled(text: str, style: str = "") -> str:
     text = printable(text)
     if not style or not coloured():
         return text
-    weight = {"bold": style == TITLE} if style in (TITLE, BAD) else {"dim": style == FAINT}
-    return click.style(text, fg=None if style in (TITLE, FAINT) else style, **weight)
+    colour = None if style in (TITLE, FAINT) else style
+    bold, dim = style in (TITLE, BAD) or None, style == FAINT or None
+    return click.style(text, fg=colour, bold=bold, dim=dim)
 
 
 def verdict(value: str) -> Cell:
@@ -78,10 +79,15 @@ def _line(row: Sequence[Cell], widths: Sequence[int]) -> str:
 def entry(label: str, text: str, *, style: str = "", indent: int = 10, width: int = WIDTH) -> str:
     """A short word, then text that is wrapped beside it: `indent` columns from the left."""
     lines = textwrap.wrap(printable(text), width - indent, break_on_hyphens=False) or [""]
-    beside = [f"{printable(label):<{indent - 1}} ", *(" " * indent for _ in lines[1:])]
+    margins = [f"{printable(label):<{indent - 1}} ", *(" " * indent for _ in lines[1:])]
     return "\n".join(
-        f"{left}{styled(line, style)}".rstrip() for left, line in zip(beside, lines, strict=True)
+        f"{left}{styled(line, style)}".rstrip() for left, line in zip(margins, lines, strict=True)
     )
+
+
+def paragraph(text: str) -> str:
+    """A text that is wrapped to the screen."""
+    return "\n".join(textwrap.wrap(printable(text), WIDTH, break_on_hyphens=False))
 
 
 def age(seconds: float) -> str:

@@ -111,12 +111,19 @@ class Fresh(Struct, frozen=True, kw_only=True):
 def objects(text: str) -> list[dict[str, Any]]:
     """The Kubernetes objects in a YAML or JSON text, also those inside of a List.  Raises `Unusable`."""
     try:
-        documents = list(yaml.safe_load_all(text))
-    except (yaml.YAMLError, RecursionError) as error:
-        raise Unusable(f"not readable as YAML: {' '.join(str(error).split())[:200]}") from None
+        documents = [msgspec.json.decode(text)]  # a hundred times as fast
+    except (msgspec.DecodeError, RecursionError):
+        documents = _of_yaml(text)
     bodies = [body for body in documents if isinstance(body, dict)]
     lists = [body["items"] for body in bodies if isinstance(body.get("items"), list)]
     return bodies + [item for items in lists for item in items if isinstance(item, dict)]
+
+
+def _of_yaml(text: str) -> list[Any]:
+    try:
+        return list(yaml.safe_load_all(text))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise Unusable(f"not readable as YAML: {' '.join(str(error).split())[:200]}") from None
 
 
 def reported(bodies: Iterable[Mapping[str, Any]]) -> list[Reported]:

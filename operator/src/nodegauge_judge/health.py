@@ -42,9 +42,10 @@ from nodegauge_judge.thresholds import Thresholds
 INTERVAL = 900.0
 """Seconds between two runs by default."""
 _RULES: dict[str, HealthRule] = {rule.code: rule for rule in HEALTH_RULES}
-_SUPPLY_FAULTS = frozenset({"insufficient-power", "power-brake", "psu-fault", "rail"})
-"""Failures of the power supply: GPUs without power, a held power brake (nvml.h: "e.g. by the system power
-supply"), a supply's own alarm or an undersized source, a rail that does not hold its voltage."""
+_SUPPLY_FAULTS = frozenset({"power-brake", "psu-fault", "rail"})
+"""Failures of the power supply: a held power brake (nvml.h: "e.g. by the system power supply"), a supply's
+own alarm or an undersized source, a rail that does not hold its voltage.  A GPU without power has a loose
+cable."""
 _INTERCONNECT = {
     InterconnectClass.NVLINK: "NVLink joins all GPUs",
     InterconnectClass.NVLINK_PAIRS: "NVLink joins some pairs only",

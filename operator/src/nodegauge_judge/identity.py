@@ -29,7 +29,7 @@ def listed(observed: Observed, known: Sequence[GpuIdentity]) -> tuple[list[Findi
 def identified(findings: Iterable[Finding], known: Sequence[GpuIdentity]) -> list[Finding]:
     """The findings with all that `known` says of their GPUs."""
     return [
-        replace(finding, gpus=[_complete(gpu, known) for gpu in finding.gpus]) if finding.gpus else finding
+        replace(finding, gpus=[complete(gpu, known) for gpu in finding.gpus]) if finding.gpus else finding
         for finding in findings
     ]
 
@@ -64,18 +64,26 @@ def in_words(gpu: GpuIdentity) -> str:
     return ", ".join(part for part in (index, gpu.pci, serial, gpu.uuid) if part)
 
 
-def _complete(gpu: GpuIdentity, known: Sequence[GpuIdentity]) -> GpuIdentity:
-    """The known GPU with this UUID, or start of one, or with this index at this address."""
-    for other in known:
-        if gpu.uuid:
-            same = other.uuid.startswith(gpu.uuid)
-        else:
-            same = gpu.index == other.index and (not gpu.pci or gpu.pci == other.pci)
-        if same:
-            return GpuIdentity(
-                index=other.index if gpu.index is None else gpu.index,
-                uuid=other.uuid or gpu.uuid,
-                serial=gpu.serial or other.serial,
-                pci=gpu.pci or other.pci,
-            )
-    return gpu
+def complete(gpu: GpuIdentity, known: Sequence[GpuIdentity]) -> GpuIdentity:
+    """The GPU with all that `known` says of it: of the one with this UUID, or start of one, or with this
+    index at this address.  A lost GPU tells its index alone: it is the one that had this index, unless that
+    one has another index now."""
+    if gpu.uuid:
+        same = [other for other in known if other.uuid.startswith(gpu.uuid)]
+    else:
+        same = [
+            other
+            for other in known
+            if gpu.index == other.index and (not gpu.pci or gpu.pci == other.pci) and not _moved(other, known)
+        ]
+    other = max(same, key=lambda each: bool(each.uuid), default=gpu)
+    return GpuIdentity(
+        index=other.index if gpu.index is None else gpu.index,
+        uuid=other.uuid or gpu.uuid,
+        serial=gpu.serial or other.serial,
+        pci=gpu.pci or other.pci,
+    )
+
+
+def _moved(gpu: GpuIdentity, known: Sequence[GpuIdentity]) -> bool:
+    return bool(gpu.uuid) and any(other.uuid == gpu.uuid and other.index != gpu.index for other in known)

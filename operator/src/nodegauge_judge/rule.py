@@ -38,6 +38,8 @@ PLACEHOLDERS = (
 """Words of a command that stand for a value: the GPU's index and that of the second one of a pair, its PCI
 address and its slot (the address without the function, as the driver logs it), an RDMA device, its port; a
 power limit in W; or for the advice in a finding's evidence."""
+_PLAIN = re.compile(r"[\w.:/+-]*", re.ASCII)
+"""What may stand in a command: a probe on a node wrote addresses and names, and people paste commands."""
 _PLACEHOLDER = re.compile(rf"\b(?:{'|'.join(PLACEHOLDERS)})\b")
 _OF_CLUSTER = re.compile(r"\bkubectl\b|\bspec\.|\bprobes\.\w+\.|PROBE-POD|\bpods\b")
 """What only helps on a node that an operator looks after."""
@@ -217,7 +219,7 @@ def filled(text: str, *, gpus: Sequence[GpuIdentity], evidence: Mapping[str, Sca
     shown = {
         name: f"{value:g}" if isinstance(value, float) else str(value)
         for name, value in values.items()
-        if value is not None and value != ""
+        if value is not None and value != "" and (name == "ADVICE" or _PLAIN.fullmatch(str(value)))
     }
     text = _PLACEHOLDER.sub(lambda match: shown.get(match[0], match[0]), text)
     return _OPTIONAL.sub("", text)

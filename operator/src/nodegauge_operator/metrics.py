@@ -1,4 +1,4 @@
-"""Prometheus metrics of nodes, runs and API calls.  No metric has a node's name as a label.
+"""Prometheus metrics of nodes, runs and API calls.  Only `nodegauge_node_fault` and its info name nodes.
 
 Every metric is defined here; names contain their unit, and counters end in `_total`.
 """
@@ -24,6 +24,8 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         self._of_nodes()
+        self._of_gpus()
+        self._of_faults()
         self._of_runs()
         self._of_work()
 
@@ -132,6 +134,56 @@ class Metrics:
             ("policy", "agreement"),
         )
 
+    def _of_faults(self) -> None:
+        """Nodes with something to say, by name: as many as the installation allows
+        (`reconcile.node_series`)."""
+        gauge = partial(Gauge, registry=self.registry)
+        self.node_fault = gauge(
+            "nodegauge_node_fault",
+            "1 for each cause of a confirmed fault of a node, whether or not its taint stands, and for a "
+            "node that nobody reads (cause=unread). Index of the GPU or of several, serial number and PCI "
+            "address of one; empty where unknown. As many nodes as metrics.perNode.limit allows.",
+            ("policy", "node", "taint", "cause", "code", "gpu", "serial", "pci"),
+        )
+        self.node_fault_info = gauge(
+            "nodegauge_node_fault_info",
+            "The text to each series of nodegauge_node_fault, for the annotations of alerts: what was "
+            "measured, since when, and what to do first.",
+            ("policy", "node", "code", "measured", "since", "next_step"),
+        )
+        self.node_faults_left_out = gauge(
+            "nodegauge_node_faults_left_out",
+            "Nodes that should have such series, and have none because of that limit.",
+            ("policy",),
+        )
+
+    def _of_gpus(self) -> None:
+        """GPUs: how many can be used, what the others are lost to, and what those in use wait for."""
+        gauge = partial(Gauge, registry=self.registry)
+        self.gpus = gauge(
+            "nodegauge_gpus",
+            "GPUs that the nodes of a policy have or should have, by class (number and model of a node's "
+            "GPUs; unknown). Usable and unusable ones together.",
+            ("policy", "class"),
+        )
+        self.usable_gpus = gauge(
+            "nodegauge_usable_gpus",
+            "GPUs that jobs can use: read lately and passed before, without a confirmed fault, on a node "
+            "that takes pods.",
+            ("policy", "class"),
+        )
+        self.unusable_gpus = gauge(
+            "nodegauge_unusable_gpus",
+            "All others, each for its worst cause: that of a taint, whether or not it stands; missing, away, "
+            "paused, unread, unvalidated, cordoned (docs/monitoring.md).",
+            ("policy", "class", "cause"),
+        )
+        self.uncounted_nodes = gauge(
+            "nodegauge_uncounted_nodes",
+            "Nodes that were never read and of which neither capacity, labels nor policy say how many GPUs "
+            "they have: these are in no other number.",
+            ("policy",),
+        )
         self.gpus_allocated = gauge(
             "nodegauge_gpus_allocated",
             "GPUs that somebody held in the last feed window of each node.",

@@ -62,6 +62,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     the nodes that follow a policy (rounded down, at least 1)."""
     max_gated_nodes_per_hour: int | str = "5%"
     """Nodes that may newly take such a taint within any hour, in all policies together; counted likewise."""
+    metric_nodes: int = 200
+    """Nodes that metrics name, the worst first; 0 for none.  Chosen by this project: a few
+    hundred series, and more names than anybody reads."""
     interconnect_keys: tuple[str, ...] = ()
     """Interconnect labels that the chart's admission policies let the operator write; empty: any."""
     log_level: str = "info"
@@ -119,6 +122,7 @@ def parse(environ: Mapping[str, str]) -> Settings:
         release_grace=read.duration("NODEGAUGE_RELEASE_GRACE", 600.0, low=0, high=86_400),
         max_gated_nodes=read.count_or_percent("NODEGAUGE_MAX_GATED_NODES", "20%"),
         max_gated_nodes_per_hour=read.count_or_percent("NODEGAUGE_MAX_GATED_NODES_PER_HOUR", "5%"),
+        metric_nodes=read.number("NODEGAUGE_METRIC_NODES", 200, int, low=0, high=10_000),
         interconnect_keys=read.separated("NODEGAUGE_INTERCONNECT_KEYS"),
         log_level=read.choice("NODEGAUGE_LOG_LEVEL", ("info", "debug", "warning", "error")),
         log_format=read.choice("NODEGAUGE_LOG_FORMAT", ("json", "text")),

@@ -34,8 +34,7 @@ def status(**fields: Any) -> Object:
 
 
 def taint(guarded: Guarded, account: str, *own: Object) -> None:
-    """An account may set these taints of ours beside those that the node has at that moment: controllers
-    taint it too, once a cordon or a silent kubelet tells them to."""
+    """Set these taints of ours beside those that the node has at that moment: controllers taint it too."""
 
     def patched() -> bool:
         node = guarded.admin.get(f"/api/v1/nodes/{NODE}")

@@ -1,8 +1,4 @@
-"""Readings count only while the chart's admission policy stands: the operator sees each hole in it.
-
-That it judges nothing meanwhile is seen in tests/unit: test_operator_policy_status.py, test_pod_outcome.py,
-test_watch.py.
-"""
+"""Readings count only while the chart's admission policy stands: the operator sees each hole in it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The NodeReading on a real API server: it stores what probes write, refuses what exceeds the bounds, and
-manages one field a part."""
+"""The NodeReading on a real API server: its bounds, and one managed field a part."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ def test_an_object_at_all_its_bounds_is_stored_as_it_was_written(probe: Writer) 
 
 @pytest.mark.parametrize("name", PART_BYTES)
 def test_a_longer_document_is_refused(probe: Writer, name: str) -> None:
-    """By one character, with the name of the part and with its bound; a patch likewise, which changes
-    nothing."""
+    """By one character, with part and bound in the message; a patch that is refused changes nothing."""
     probe.create({name: probe.part()})
     longer = {name: probe.part(sequence=2, reading="x" * (PART_BYTES[name] + 1))}
     with pytest.raises(ApiError) as caught:
@@ -129,8 +127,7 @@ def test_there_are_no_other_parts(probe: Writer) -> None:
 
 
 def test_the_api_server_manages_one_field_a_part(probe: Writer) -> None:
-    """Whatever a part holds: after many writes there is one entry, of the parts' names; who applies a part
-    owns it as a whole."""
+    """After many writes there is one entry, of the parts' names; who applies a part owns all of it."""
     probe.create({"health": probe.part()})
     for number in range(2, 6):
         probe.rest.patch(probe.path, {"health": probe.part(sequence=number), "pull": probe.part()})

@@ -1,4 +1,4 @@
-"""Who can write a NodeReading: forgeries on a real API server."""
+"""Who can write a NodeReading: forgeries on a real API server (test_rights.py has the table of who may)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,8 @@ from typing import Any
 import pytest
 
 from nodegauge_operator import names
-from support.guarded import (
-    NODE,
-    READINGS,
-    Guarded,
-    Writer,
-    of_kind,
-    refusal,
-    token,
-)
+from support.cluster_under_test import GROUP
+from support.guarded import NODE, READINGS, Guarded, Writer, of_kind, refusal, token
 from testbed.errors import ApiError
 from testbed.scripted import create_node
 from testbed.wait import wait_for
@@ -64,13 +57,6 @@ FORGERIES: dict[str, tuple[Callable[[Writer, Writer], Object], str]] = {
 """Changes of its own node's object that a probe may not make, with their refusal."""
 
 
-def test_a_probe_writes_its_own_nodes_object(own: Writer) -> None:
-    """The fixture has created it; patches go through, and are what is there."""
-    own.rest.patch(f"{READINGS}/{NODE}", own.health(sequence=2))
-    answer = own.rest.patch(f"{READINGS}/{NODE}", own.health(sequence=3))
-    assert answer["health"]["sequence"] == 3
-
-
 @pytest.mark.parametrize("what", FORGERIES)
 def test_a_probe_writes_only_what_it_is(own: Writer, other: Writer, what: str) -> None:
     """Each forgery in its own node's object is refused with what is wrong with it."""
@@ -89,8 +75,7 @@ def test_a_probe_writes_no_other_nodes_object(guarded: Guarded, own: Writer, oth
 
 
 def test_nobody_else_writes_what_was_read(guarded: Guarded, own: Writer) -> None:
-    """No token of the probes' account that is bound to no pod, no certificate, no administrator, and neither
-    of the release's mighty accounts."""
+    """No token without a pod, no administrator, and neither of the release's mighty accounts."""
     certificate = guarded.admin
     for rest in (guarded.plane.rest(token(guarded.admin)), certificate, guarded.cleanup):
         assert NOT_OWN in refusal(rest.patch, f"{READINGS}/{NODE}", own.health(sequence=8))
@@ -111,22 +96,13 @@ def test_people_label_an_object_and_migrations_write_it_as_it_is(guarded: Guarde
     assert BARE in message
 
 
-def test_a_probe_reads_and_deletes_nothing(guarded: Guarded, own: Writer) -> None:
-    """By RBAC: no NodeReading, not even its own, no label on its node, and no pod; it does not replace an
-    object either."""
-    node, path = f"/api/v1/nodes/{NODE}", f"{READINGS}/{NODE}"
-    for call in (
-        lambda: own.rest.get(path),
-        lambda: own.rest.get(READINGS),
-        lambda: own.rest.delete(path),
-        lambda: own.rest.delete(READINGS),
-        lambda: own.rest.call("PUT", path, body=guarded.admin.get(path)),
-        lambda: own.rest.get(own.pod_path),
-        lambda: own.rest.delete(own.pod_path),
-        lambda: own.rest.get(node),
-        lambda: own.rest.patch(node, {"metadata": {"labels": {"a": "b"}}}),
-    ):
-        assert forbidden(call)
+def test_only_the_bmc_reader_writes_what_a_bmc_said(guarded: Guarded) -> None:
+    """Not the operator's account, and not the administrator."""
+    made = of_kind(names.CHASSIS_KIND)
+    collection = f"{GROUP}/chassisreadings"
+    assert "BMC reader" in refusal(guarded.admin.create, collection, made)
+    guarded.bmc.create(collection, made)
+    guarded.bmc.delete(f"{collection}/{NODE}")
 
 
 def test_a_token_ends_with_its_pod(guarded: Guarded, other: Writer) -> None:

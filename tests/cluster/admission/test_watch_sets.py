@@ -1,4 +1,4 @@
-"""Who makes the DaemonSets of mode Watch and their pods, and what these may be."""
+"""Who makes the DaemonSets of mode Watch, and what their pods may be."""
 
 from __future__ import annotations
 
@@ -43,20 +43,6 @@ def test_the_operator_makes_only_daemonsets_of_probe_pods(guarded: Guarded) -> N
     another["spec"]["selector"]["matchLabels"].pop(names.POD_PROBE, None)
     for body, message in ((weak, "of the host"), (another, "makes only probe pods")):
         assert message in refusal(guarded.operator.create, f"{DAEMONSETS}?dryRun=All", body)
-
-
-def test_the_controller_makes_its_pods_and_nobody_else_does(guarded: Guarded, made: Object) -> None:
-    """In a namespace that enforces the level restricted; not even with the DaemonSet as owner."""
-    pod, *_ = watch_pods(guarded)
-    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "controller": True} | {
-        key: made["metadata"][key] for key in ("name", "uid")
-    }
-    forged = {
-        "metadata": {"name": "forged", "labels": pod["metadata"]["labels"], "ownerReferences": [owner]},
-        "spec": made["spec"]["template"]["spec"],
-    }
-    for other in (guarded.admin, guarded.cleanup):
-        assert "only nodegauge makes probe pods" in refusal(other.create, f"{PODS}?dryRun=All", forged)
 
 
 def test_only_the_operator_changes_its_daemonset(guarded: Guarded, made: Object) -> None:

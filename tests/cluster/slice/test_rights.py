@@ -1,6 +1,4 @@
-"""Least rights: what the chart's roles allow is what their accounts did, says the API server's audit log; and
-after an uninstall nothing of them is left.
-"""
+"""Least rights: what the chart's roles allow is what their accounts did, says the audit log."""
 
 from __future__ import annotations
 
@@ -33,8 +31,13 @@ SELDOM: dict[Right, str] = {
     (OPERATOR, "", "pods", "get"): "adopt the pod of a run whose creation nobody confirmed",
     (OPERATOR, "nodegauge.dev", "nodereports", "get"): "read again after a conflict",
     (OPERATOR, "nodegauge.dev", "nodereadings", "get"): "a pod ended before its reading was seen",
+    **{
+        (OPERATOR, "nodegauge.dev", "nodehistories", verb): "a day is over, a fault begins, or a node is gone"
+        for verb in ("get", "list", "create", "patch", "delete")
+    },
     (OPERATOR, "apps", "daemonsets", "create"): "a server-side apply, logged as patch",
     (CLEANUP, "", "nodes", "get"): "read again after a conflict",
+    (CLEANUP, "nodegauge.dev", "nodehistories", "delete"): "only where a fault or a day was written",
     (CLEANUP, "", "pods", "delete"): "only runs that are under way at the uninstall",
     (WRITER, "nodegauge.dev", "gpuvalidationpolicies", "create"): "a server-side apply, logged as patch",
 }
@@ -43,8 +46,7 @@ SELDOM: dict[Right, str] = {
 
 @pytest.fixture
 def cluster(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Slice]:
-    """An installed slice, in a folder with a space in its name, on a cluster that never had the CRDs: only
-    there a hook makes the policy, with its own account."""
+    """An installed slice on a cluster without CRDs, where a hook makes the policy with its own account."""
     nodes = {"system-1": None, **GPU_NODES}
     with (
         Testbed(tmp_path / "a path with spaces", nodes=nodes, control_plane=control_plane) as testbed,
@@ -83,8 +85,7 @@ def entries(cluster: Any) -> list[tuple[str, Entry]]:
 
 
 def test_no_account_may_do_what_it_never_does(cluster: Any) -> None:
-    """Install, a fault and its end, an upgrade, a node that leaves, and an uninstall use every right; no call
-    is refused.  The uninstall leaves nothing, although a probe hangs."""
+    """No call is refused, and the uninstall leaves nothing, although a probe hangs."""
     cluster.faulty("gpu-titan", "p2p-refused")
     cluster.healed("gpu-titan")
     cluster.upgrade("policy.spec.probes.health.mode=Watch")

@@ -128,8 +128,7 @@ class Kubelets:
         self._watch[node] = pod
 
     def parts(self, nodes: Iterable[str], result: Result) -> dict[str, Part]:
-        """What the probe of each node writes next, if its machine is this one: made in advance, because it
-        takes milliseconds."""
+        """What the probe of each node writes next, if its machine is this one: made in advance."""
         self._round += 1
         return {node: self._part(self._watch[node], result) for node in nodes}
 
@@ -155,8 +154,7 @@ class Kubelets:
             await self._call("PATCH", f"{READINGS}/{node}", body, content_type=MERGE, **AS_PROBE)
 
     async def write_at(self, parts: Iterable[tuple[float, str, Part]]) -> float:
-        """Each so many seconds from now, whether or not the operator keeps up; returns when all are
-        written."""
+        """Each so many seconds from now, also if the operator lags; returns when all are written."""
         started = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for at, node, part in parts:

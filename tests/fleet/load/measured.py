@@ -67,17 +67,9 @@ def pin(pid: int, cores: frozenset[int]) -> None:
 
 
 def cpu_of(*pids: int) -> float:
-    """CPU seconds of these processes so far, of all threads (utime and stime of /proc/PID/stat, fields 14
-    and 15)."""
+    """CPU seconds of these processes so far (utime and stime of /proc/PID/stat, fields 14 and 15)."""
     stats = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids)
     return sum(int(fields[11]) + int(fields[12]) for fields in stats) / os.sysconf("SC_CLK_TCK")
-
-
-def memory_of(pid: int) -> tuple[float, float]:
-    """Resident MiB of a process, now and at its highest (VmRSS and VmHWM of /proc/PID/status)."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    result = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB$", status, re.MULTILINE))
-    return int(result["VmRSS"]) / 1024, int(result["VmHWM"]) / 1024
 
 
 class Measured(OperatorProcess):
@@ -109,7 +101,10 @@ class Measured(OperatorProcess):
             idle = idle + 1 if share < CALM_SHARE else 0
 
     def memory(self) -> tuple[float, float]:
-        return memory_of(self.pid)
+        """Resident MiB, now and at its highest (VmRSS and VmHWM of /proc/PID/status)."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        result = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB$", status, re.MULTILINE))
+        return int(result["VmRSS"]) / 1024, int(result["VmHWM"]) / 1024
 
     def _at_work(self) -> float:
         """Seconds so far in which its main thread ran or waited for a core (/proc/PID/schedstat)."""

@@ -102,8 +102,7 @@ def dgx2() -> Result:
 
 @lru_cache
 def other_boards() -> Result:
-    """Boards that have never been seen: under an H100's UUIDs a DGX-1 would have lost two thirds of its
-    links."""
+    """Boards that nobody has seen: under an H100's UUIDs a DGX-1 would have lost two thirds of its links."""
     match, links = h100(), dgx1()
     gpus = [
         replace(

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
 from fleet.load import objects, release
-from fleet.load.figures import Cost, Rows, latency
+from fleet.load.figures import Cost, Record, Rows, Write, latencies, latency
 from fleet.load.kubelets import Kubelets, ManyClients, in_flight
 from fleet.load.measured import Cores, Measured, cpu_of, pin, relist
 from fleet.load.release import NAMESPACE, OPERATOR, PROBES
-from fleet.load.writes import Record, Write, latencies
 from nodegauge_contract import Result
 from nodegauge_contract.reading import Part
 from nodegauge_operator import names
@@ -119,8 +118,7 @@ class Stage:
         return contextlib.nullcontext() if self._cores.enough else self._plane.frozen(CONTROLLERS)
 
     async def _bare(self, when: str) -> None:
-        """What a write costs the operator's own client, in a loop that decides nothing: how fast the machine
-        is."""
+        """What a write costs the operator's own client, in a loop that decides nothing."""
 
         async def write(number: int) -> None:
             body = {"metadata": {"labels": {"load.example/bare": f"{when}-{number}"}}}
@@ -135,8 +133,7 @@ class Stage:
         self._show({f"{of}: writes/s": f"{rate:.0f}", f"{of}: CPU of a write, ms": f"{cost:.2f}"})
 
     async def _roll_out(self) -> None:
-        """The operator makes its DaemonSet, the cluster its pods, and each probe writes for the first
-        time."""
+        """The operator makes its DaemonSet, the cluster its pods, and each probe writes its first part."""
         self._say("starting the operator, and waiting for the pods of its DaemonSet")
         await self._operator.begin(self._cores.operator, within=START_SECONDS)
         await self._kubelets.run_containers(

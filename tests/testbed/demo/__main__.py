@@ -1,5 +1,4 @@
-"""`make demo`: nodegauge on a real control plane with sixteen simulated GPU nodes; exit code 0 only if every
-check passed.  Files stay only after a failure."""
+"""`make demo`: nodegauge on a control plane with sixteen simulated GPU nodes; 0 if every check passed."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from testbed.binaries import find_or_build
 from testbed.cluster import Testbed
-from testbed.demo import bandwidth, feeding, heat, jobs, models, power, steps
+from testbed.demo import bandwidth, heat, jobs, power, steps
 from testbed.demo.recording import Recording
 from testbed.demo.session import Session
 from testbed.errors import TestbedError
@@ -23,8 +22,8 @@ STEPS = (
     steps.labels,
     bandwidth.measure,
     bandwidth.preempt,
-    feeding.explain,
-    models.decide,
+    steps.explain,
+    steps.decide,
     jobs.run_by_labels,
     heat.heat,
     steps.graph,

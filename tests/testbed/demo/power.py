@@ -1,5 +1,4 @@
-"""The demo's power supplies, which the BMC reader reads over HTTPS, and its load run; CUDA is simulated, and
-the machine feels its load."""
+"""The demo's power supplies, read over HTTPS, and its load run on simulated CUDA."""
 
 from __future__ import annotations
 

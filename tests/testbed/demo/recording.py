@@ -1,7 +1,4 @@
-"""Records the operator's metrics after each step of the demo: series to test alerts with.
-
-make demo ARGS="--record tests/chart/demo-series.yaml"
-"""
+"""Records the operator's metrics in the demo: make demo ARGS="--record tests/chart/demo-series.yaml"."""
 
 from __future__ import annotations
 

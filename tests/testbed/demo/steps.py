@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 from nodegauge_contract import decode, render_matrix
 from testbed.demo.fleet import BUSY_NODE, FLEET, PREFIX, STARVED_NODE, VALUES, Marks
@@ -14,6 +14,7 @@ from testbed.demo.session import CHECKOUT, NAMESPACE, REPORTS, Object, Session
 from testbed.errors import TestbedError
 from testbed.hardware.starving import starving
 from testbed.marks import condition_of, labels_of, probe_of, taints_of
+from testbed.processes import output_of
 from testbed.table import table
 
 HEAD = ["NODE", "GPUS", "INTERCONNECT", "GB/S", "EVIDENCE", "BUSBW", "HEALTH", "THROTTLED", "PSU"]
@@ -70,6 +71,32 @@ def labels(session: Session) -> None:
 
 def show(session: Session) -> None:
     print("\n" + table([HEAD, *(_row(session, name) for name in FLEET)]) + "\n", flush=True)
+
+
+def explain(session: Session) -> None:
+    """A node whose GPU waits for an old disk, which is no fault of it; the report says why it waits."""
+    session.until(lambda: bool(_findings(session)), f"a finding about the feeding of {STARVED_NODE}")
+    [finding] = _findings(session)
+    if finding["evidence"].get("cause") != "storage":
+        raise TestbedError(f"{STARVED_NODE} waits for its disk, and the report says {finding}")
+    if taints := taints_of(session.node(STARVED_NODE)):
+        raise TestbedError(f"{STARVED_NODE} is tainted for what its job does: {taints}")
+    session.say(f"{STARVED_NODE}: its job reads from an old disk; the GPU is busy for a third of the time")
+    session.say(f"{STARVED_NODE} has no taint, and its report says why the GPU waits:")
+    print(f"    {finding['subject']}: {finding['message']}", flush=True)
+
+
+def _findings(session: Session) -> list[Object]:
+    return list(probe_of(session.report(STARVED_NODE), "feed").get("findings") or [])
+
+
+def decide(session: Session) -> None:
+    """The largest model of each class; and a model for which nobody measured enough."""
+    session.say("nodegauge zero, on this cluster: which models its nodes hold, and a 70B one")
+    for arguments in ((), ("--model", "70B", "--compare", "HBM3, nvlink", "GB200")):
+        command = [sys.executable, "-P", "-m", "nodegauge_cli", "zero", *arguments]
+        own = {"KUBECONFIG": str(session.testbed.control_plane.kubeconfig), "COLUMNS": "80"}
+        print("\n" + indent(output_of(command, env=os.environ | own), "    "), flush=True)
 
 
 def graph(session: Session) -> None:
@@ -139,11 +166,6 @@ def _ansible(session: Session, option: str) -> str:
         text = f"plugin: nodegauge.gpu.nodereports\nkubeconfig: {kubeconfig}\n"
         (folder / "fleet.nodereports.yml").write_text(text, encoding="utf-8")
     own = {"HOME": str(folder), "ANSIBLE_HOME": str(folder), "ANSIBLE_COLLECTIONS_PATH": str(folder)}
-    environment = {**os.environ, **own, "ANSIBLE_NOCOLOR": "1", "LC_ALL": "C.UTF-8"}
+    own |= {"ANSIBLE_NOCOLOR": "1", "LC_ALL": "C.UTF-8"}
     command = [str(ANSIBLE_INVENTORY), "-i", "fleet.nodereports.yml", option]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    if done.returncode != 0:
-        raise TestbedError(f"ansible-inventory failed: {done.stderr.strip()[-500:]}")
-    return done.stdout
+    return output_of(command, cwd=folder, env=os.environ | own)

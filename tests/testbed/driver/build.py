@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -14,6 +13,7 @@ from pathlib import Path
 from testbed.binaries import cache_folder
 from testbed.driver.releases import abilities
 from testbed.errors import BinaryError
+from testbed.processes import output_of
 
 SOURCE = Path(__file__).with_name("src")
 LIBRARY, OBJECTS, CUDA = "libnvidia-ml.so.1", "nvml.o", "libcuda.so.1"
@@ -43,7 +43,8 @@ def library_folder(version: str) -> Path:
         objects = cache_root / f"driver-{_digest(compiler, ())}" / OBJECTS
         if not objects.is_file():
             sources = [str(path) for path in _sources() if path.suffix == ".c"]
-            _build(objects, lambda target: _run(compiler, "-r", "-nostdlib", "-o", str(target), *sources))
+            command = [compiler, *FLAGS, "-r", "-nostdlib", *sources, "-o"]
+            _build(objects, lambda target: output_of([*command, str(target)]))
         _build(library, lambda target: _link(compiler, objects, target, functions=functions))
     return library.parent
 
@@ -54,7 +55,7 @@ def _sources() -> list[Path]:
 
 @cache
 def _digest(compiler: str, functions: tuple[str, ...]) -> str:
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    version = output_of([compiler, "--version"])
     digest = hashlib.sha256()
     for path in _sources():
         digest.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
@@ -62,7 +63,7 @@ def _digest(compiler: str, functions: tuple[str, ...]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _build(wanted: Path, make: Callable[[Path], None]) -> None:
+def _build(wanted: Path, make: Callable[[Path], object]) -> None:
     folder = wanted.parent
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as skipped:
@@ -82,12 +83,4 @@ def _link(compiler: str, objects: Path, target: Path, *, functions: Sequence[str
         visible = "".join(f"    {name};\n" for name in names)
         exports.write_text(f"{{\n  global:\n{visible}  local: *;\n}};\n")
         script = ("-shared", f"-Wl,-soname,{made.name}", "-Xlinker", f"--version-script={exports}")
-        _run(compiler, *script, "-o", str(made), str(objects), "-lm")
-
-
-def _run(compiler: str, *arguments: str) -> None:
-    done = subprocess.run([compiler, *FLAGS, *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BinaryError(
-            f"{compiler} could not build the simulated GPU driver (exit {done.returncode}):\n{done.stderr}"
-        )
+        output_of([compiler, *FLAGS, *script, "-o", str(made), str(objects), "-lm"])

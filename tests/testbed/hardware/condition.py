@@ -1,5 +1,4 @@
-"""What was done to a machine, and what has been counted since.  That stays counted after a fault, until
-counters begin anew."""
+"""What was done to a machine, and what has been counted since: it stays until counters begin anew."""
 
 from __future__ import annotations
 

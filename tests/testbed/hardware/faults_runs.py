@@ -1,5 +1,4 @@
-"""Faults that only an NCCL run or the load probe meets: NVML reads as ever.  An arm under way goes on as it
-began."""
+"""Faults that only an NCCL run or the load probe meets: NVML reads as ever."""
 
 from __future__ import annotations
 

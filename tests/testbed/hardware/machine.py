@@ -149,8 +149,7 @@ class Machine:
         }
 
     def power_mw(self, gpu: int, *, slowed: Mapping[str, int] | None = None) -> int:
-        """What a GPU draws at its present load: less while it is slowed down (`slowed`: for further
-        reasons)."""
+        """What a GPU draws at its load: less while it is slowed down (`slowed`: for further reasons)."""
         power, load = self.profile.model.power, self.load[gpu]
         share = 1.0
         for name, per_mille in [*self.holds_now(gpu).items(), *(slowed or {}).items()]:

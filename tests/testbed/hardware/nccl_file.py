@@ -50,8 +50,7 @@ def render(machine: Machine, *, seed: str) -> bytes:
 
 
 def _links_left(machine: Machine) -> float:
-    """The share of links of the worst GPU; those to a lost GPU do not count: numbers for fewer ranks know of
-    them."""
+    """The share of links of the worst GPU; those to a lost GPU do not count."""
     lost = {machine.gpus[gpu].address for gpu in machine.handles}
     shares = []
     for gpu in {*range(len(machine.gpus))} - machine.handles.keys():

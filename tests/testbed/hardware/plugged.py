@@ -44,8 +44,7 @@ def boottime_ns() -> int:
 def plug(
     profile: str | Profile, directory: Path, *, seed: str | None = None, clock: Clock = boottime_ns
 ) -> Hardware:
-    """Put a machine of this profile into an empty folder: healthy and idle.  `seed` makes up UUIDs and serial
-    numbers."""
+    """Put a machine of this profile, healthy and idle, into an empty folder; `seed` makes up UUIDs."""
     try:
         result = profiles.load(profile) if isinstance(profile, str) else profile
     except ProfileError as error:

@@ -1,5 +1,4 @@
-"""The Redfish tree of a machine's BMC, in the shapes of DMTF DSP0268 with the resources that are new since
-2020."""
+"""The Redfish tree of a machine's BMC, in the shapes of DMTF DSP0268 with the resources since 2020."""
 
 from __future__ import annotations
 

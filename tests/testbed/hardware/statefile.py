@@ -1,5 +1,4 @@
-"""The state file that the simulated driver answers from (driver/src/state.h); what NVML cannot read has no
-line."""
+"""The state file of the simulated driver (driver/src/state.h); what NVML cannot read has no line."""
 
 from __future__ import annotations
 

@@ -1,2 +1,1 @@
-"""A simulated kubelet: a real Node and real pods, whose containers are plain processes.  It decides nothing
-about GPUs."""
+"""A simulated kubelet: a real Node and real pods, whose containers are plain processes."""

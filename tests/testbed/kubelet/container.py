@@ -34,9 +34,7 @@ CHECKS = ("readinessProbe", "livenessProbe")
 PORT_VARIABLE, HOST_VARIABLE = "NODEGAUGE_HTTP_PORT", "NODEGAUGE_HTTP_HOST"
 """Who has the first is told in the second its pod's own loopback address: two operators may serve on 8080."""
 MESSAGE_BYTES = 4096
-LOG_BYTES, LOG_LINES = 2048, 80
-"""Limits of a termination message, and of the log that stands for it (FallbackToLogsOnError), as Kubernetes
-has them (MaxContainerTerminationMessageLength and beside it)."""
+"""Of a termination message, as Kubernetes has it (MaxContainerTerminationMessageLength)."""
 CALM_SECONDS = 20.0
 """After so long a container is started again at once: twice the longest back-off, as with a kubelet."""
 UNREADY_SECONDS = 1.0
@@ -125,14 +123,7 @@ class Runner:
             try:
                 return await self._launch()
             except ContainerWaits as error:
-                half, reason, text = backoff(attempt) / 2, error.reason, str(error)
-                await self._waits(reason, text, half)
-                if reason == "ErrImagePull":
-                    reason, text = (
-                        "ImagePullBackOff",
-                        f'Back-off pulling image "{self.spec["image"]}": {text}',
-                    )
-                await self._waits(reason, text, half)
+                await self._waits(error.reason, str(error), backoff(attempt))
                 attempt += 1
         raise EndedBeforeStart
 
@@ -156,7 +147,8 @@ class Runner:
             line[:1], [volumes.moved(word, behind) for word in line[1:]]
         )
         self._env = env
-        process = await ContainerProcess.launch(argv=argv, env=env, cwd=folder, log=self._log_file)
+        log_file = self._directory / f"{self.record.restarts}.log"
+        process = await ContainerProcess.launch(argv=argv, env=env, cwd=folder, log=log_file)
         if not image.stands_in:
             self._node.devices.computes(self._pod["metadata"]["uid"], self.spec, pid=process.pid)
         return process
@@ -167,7 +159,7 @@ class Runner:
         home.mkdir(parents=True, exist_ok=True)
         env = environment.system_environment(node, hostname=metadata["name"], home=home) | dict(image.env)
         env |= node.devices.allocate(metadata["uid"], self.spec)
-        own = await environment.pod_environment(self.spec, self._pod, node, known=env)
+        own = environment.pod_environment(self.spec, self._pod, node, known=env)
         env |= {name: volumes.moved(value, behind) for name, value in own.items()}
         if PORT_VARIABLE in env:
             env[HOST_VARIABLE] = self._address
@@ -182,10 +174,6 @@ class Runner:
             node.hardware, driver=driver, env=env, termination_log=self._message_file
         )
         return env | hooks | (node.devices.given(env) if driver else {})
-
-    @property
-    def _log_file(self) -> Path:
-        return self._directory / f"{self.record.restarts}.log"
 
     async def _live(self, process: ContainerProcess) -> None:
         self._process = process
@@ -208,9 +196,8 @@ class Runner:
             [ended] = await asyncio.gather(checks, return_exceptions=True)
             if isinstance(ended, Exception):
                 log.error("checks of %s broke", self._name, exc_info=ended)
-        policy = self.spec.get("terminationMessagePolicy", "File")
-        message = last_words(self._message_file, self._log_file, code=code, policy=policy)
-        self._rest(code=code, reason="Error" if code else "Completed", message=message)
+        reason = "Error" if code else "Completed"
+        self._rest(code=code, reason=reason, message=last_words(self._message_file))
 
     def _rest(self, *, code: int, reason: str, message: str) -> None:
         self.record.ready = self.record.started = False
@@ -287,18 +274,13 @@ def backoff(attempt: int) -> float:
     return min(10.0, float(2**attempt))
 
 
-def last_words(message: Path, output: Path, *, code: int, policy: str) -> str:
-    """The end of the message file, or of the log after a failure if asked for, as a kubelet reads it."""
+def last_words(message: Path) -> str:
     try:
         with message.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - MESSAGE_BYTES))
-            text = file.read(MESSAGE_BYTES)
+            return file.read(MESSAGE_BYTES).decode(errors="replace")
     except OSError:
-        text = b""
-    if not text and code and policy == "FallbackToLogsOnError":
-        lines = output.read_bytes()[-LOG_BYTES:].splitlines(keepends=True)
-        text = b"".join(lines[-LOG_LINES:])
-    return text.decode(errors="replace")
+        return ""
 
 
 def refuse_unknown(pod: Object, container: Object) -> None:

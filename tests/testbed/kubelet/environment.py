@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from testbed.errors import ApiError
 from testbed.kubelet.context import ADDRESS, Hardware, NodeContext, pod_address
 from testbed.kubelet.devices import VISIBLE_DEVICES, requested
-from testbed.kubelet.errors import ConfigMissing, NotSimulated
+from testbed.kubelet.errors import NotSimulated
 from testbed.kubelet.images import SYSTEM_PATH
 
 Object = dict[str, Any]
@@ -43,20 +42,13 @@ def system_environment(node: NodeContext, *, hostname: str, home: Path) -> dict[
     }
 
 
-async def pod_environment(
+def pod_environment(
     container: Object, pod: Object, node: NodeContext, *, known: Mapping[str, str]
 ) -> dict[str, str]:
-    """The pod's `envFrom` and `env`; `known` are variables that `$(NAME)` may refer to."""
+    """The pod's `env`; `known` are variables that `$(NAME)` may refer to."""
+    if "envFrom" in container:
+        raise NotSimulated("the simulated kubelet does not know envFrom")
     result: dict[str, str] = {}
-    for source in container.get("envFrom", []):
-        if "configMapRef" not in source:
-            raise NotSimulated(f"the simulated kubelet does not know envFrom {', '.join(source)}")
-        namespace, name = pod["metadata"]["namespace"], source["configMapRef"]["name"]
-        try:
-            config_map = await node.api.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
-            result |= config_map.get("data") or {}
-        except ApiError as error:
-            raise ConfigMissing(str(error)) from error
     for entry in container.get("env", []):
         if source := entry.get("valueFrom"):
             if "fieldRef" not in source:

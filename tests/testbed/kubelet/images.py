@@ -1,5 +1,4 @@
-"""What stands in for container images: source folders and this interpreter, or a few harmless host
-programs."""
+"""What stands in for container images: source folders and this interpreter, or some host programs."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ class Image:
 
     @property
     def stands_in(self) -> bool:
-        """Whether its first process computes on no GPU: a probe's NCCL and CUDA are simulated, and say what
-        they do."""
+        """Whether its first process computes on no GPU: simulated NCCL and CUDA say what they do."""
         return self.entrypoint[-1:] == (PROBES,)
 
     def argv(self, command: list[str], args: list[str]) -> list[str]:

@@ -1,5 +1,4 @@
-"""One pod from binding to its end.  States that follow each other faster than the API answers are merged into
-one patch, as with a real kubelet."""
+"""One pod from binding to its end; quick states are merged into one patch, as with a real kubelet."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from testbed.errors import ApiError
 from testbed.kubelet.api import retry
 from testbed.kubelet.container import Runner
 from testbed.kubelet.context import ADDRESS, NodeContext, pod_address
-from testbed.kubelet.status import Record, lost, pod_status, waiting
+from testbed.kubelet.status import Record, lost, pod_status
 from testbed.kubelet.volumes import Credentials, token_mounts
 from testbed.scripted import stamp
 
@@ -72,7 +71,7 @@ class PodWorker:
         self._directory = node.directory / "pods" / directory_name(pod)
         self._ending: Ending | None = None
         self._news = asyncio.Event()
-        self._over = self._doomed = False
+        self._over = False
         status = pod.get("status", {})
         self._started = status.get("startTime") or stamp()
         self._conditions: list[Object] = status.get("conditions", [])
@@ -119,7 +118,7 @@ class PodWorker:
                 self.pod,
                 self._records,
                 over=self._over,
-                late=self._ending is Ending.DEADLINE and (self._over or self._doomed),
+                late=self._ending is Ending.DEADLINE and self._over,
                 before=self._conditions,
                 started=self._started,
                 host=ADDRESS,
@@ -179,7 +178,6 @@ class PodWorker:
             await self._wait(containers, None if limit is None else max(0.0, float(limit) - age))
             if not containers.done():
                 self._ending = self._ending or Ending.DEADLINE
-                await self._announce()
                 await self._end(containers)
         finally:
             containers.cancel()
@@ -199,17 +197,6 @@ class PodWorker:
         async with asyncio.TaskGroup() as group:
             for runner in self._runners:
                 group.create_task(runner.run())
-
-    async def _announce(self) -> None:
-        """A pod that has never run shows that it will not, before its containers are said to have ended."""
-        records = self._records
-        if any(record.container_id for record in records):
-            return
-        if self._ending is Ending.DELETED:
-            for record in records:
-                record.state = waiting()
-        self._doomed = True
-        await self._publish()
 
     async def _end(self, containers: asyncio.Future[None]) -> None:
         loop = asyncio.get_running_loop()

@@ -1,5 +1,4 @@
-"""What a kubelet says about a pod, as pkg/kubelet (getPhase, status/generate.go, TerminatePod) of Kubernetes
-1.36 does."""
+"""What a kubelet says about a pod, as pkg/kubelet of Kubernetes 1.36 does (getPhase, TerminatePod)."""
 
 from __future__ import annotations
 
@@ -125,8 +124,6 @@ def pod_status(
     """As a strategic merge patch wants it.  `late`: the pod ends by its deadline."""
     current = "Failed" if late else phase(records, over=over)
     begun = any(record.container_id for record in records)
-    # A pod that is deleted before it has run keeps the conditions that it had.
-    shown = current if begun or late or not pod["metadata"].get("deletionTimestamp") else "Pending"
     status: Object = {
         "observedGeneration": pod["metadata"].get("generation"),
         "phase": current,
@@ -135,7 +132,7 @@ def pod_status(
         "startTime": started,
         "hostIP": host,
         "hostIPs": [{"ip": host}],
-        "conditions": conditions(shown, records, before=before, now=now),
+        "conditions": conditions(current, records, before=before, now=now),
         "containerStatuses": [record.render() for record in records],
     }
     return status | ({"podIP": address, "podIPs": [{"ip": address}]} if begun else {})

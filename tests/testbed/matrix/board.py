@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from testbed import hostarchive, profiles
+from testbed import profiles
 from testbed.driver.build import library_folder
 from testbed.errors import TestbedError
 from testbed.matrix import worker
@@ -23,8 +23,7 @@ TESTS = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """`load`: while healthy.  `seen`: text where the hardware refused the fault; `must`: None where it has
-    to."""
+    """`seen`: text where the hardware refused the fault; `must`: None where it has to."""
 
     machine: Machine
     scenario: Scenario | None
@@ -87,7 +86,6 @@ def _order(machine: Machine, scenarios: Sequence[Scenario], top: Path) -> worker
         profile=machine.profile,
         directory=str(top / machine.profile),
         items=[(number, scenario, load) for number, (scenario, load) in enumerate(items)],
-        archive=str(hostarchive.host_archive()),
     )
 
 

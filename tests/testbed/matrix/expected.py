@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import yaml
 from msgspec.structs import replace
 
 from testbed import profiles
-from testbed.errors import TestbedError
 from testbed.hardware.faults_around import twelve_volts
+from testbed.processes import output_of
 from testbed.profiles.model import Healthy, Profile
 
 SCENARIOS = Path(__file__).with_name("scenarios.yaml")
@@ -190,10 +189,14 @@ def changed_since(
     revision: str, machines: Sequence[Machine], scenarios: Sequence[Scenario]
 ) -> set[tuple[str, str]]:
     """Pairs that differ from the merge base with `revision`."""
-    base = _git("merge-base", "HEAD", revision).strip()
-    files = _git("diff", "--name-only", base).split()
+
+    def git(*arguments: str) -> str:
+        return output_of(["git", *arguments], cwd=ROOT)
+
+    base = git("merge-base", "HEAD", revision).strip()
+    files = git("diff", "--name-only", base).split()
     table = SCENARIOS.relative_to(ROOT).as_posix()
-    before = yaml.safe_load(_git("show", f"{base}:{table}")) if table in files else None
+    before = yaml.safe_load(git("show", f"{base}:{table}")) if table in files else None
     texts = {name: (ROOT / name).read_text("utf-8") for name in files if (ROOT / name).is_file()}
     return affected(texts, before, machines=machines, scenarios=scenarios)
 
@@ -201,8 +204,7 @@ def changed_since(
 def affected(
     changed: dict[str, str], before: object, *, machines: Sequence[Machine], scenarios: Sequence[Scenario]
 ) -> set[tuple[str, str]]:
-    """Pairs whose profile, entry in the table (`before`: as it was), or rules file changed, by `changed`
-    texts."""
+    """Pairs whose profile, table entry (`before`: as it was) or rules file is among the `changed` texts."""
     known = scenarios if before is None else msgspec.convert(before, list[Scenario], strict=False)
 
     def codes(scenario: Scenario) -> set[str]:
@@ -217,10 +219,3 @@ def affected(
         or scenario not in known
         or any(f'"{code}"' in rules for code in codes(scenario))
     }
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise TestbedError(f"git {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout

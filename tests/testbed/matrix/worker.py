@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import json
 import mmap
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import connection, get_context
@@ -35,7 +33,6 @@ from nodegauge_probes.nvml.results import NvmlUnusable
 from nodegauge_probes.result_builder import ResultBuilder
 from support.objects import make_node, make_policy, make_report, read
 from testbed.driver.build import LIBRARY
-from testbed.errors import TestbedError
 from testbed.hardware import Hardware, HardwareError, plug
 from testbed.hardware.plugged import CLIENTS, CONDITION
 from testbed.matrix.expected import Row, Scenario
@@ -57,7 +54,6 @@ class Order(msgspec.Struct, frozen=True):
     profile: str
     directory: str
     items: list[tuple[int, Scenario | None, int]]
-    archive: str
 
     @property
     def answers(self) -> Path:
@@ -109,22 +105,17 @@ class NodeHarness:
         self.node = replace(make_node().bearing(profile.node.labels), gpu_capacity=capacity)
         self.report = make_report(self.node)
         self.judgement: Judgement | None = None
-        self.documents: list[str] = []
+        self.document = ""
 
     @property
     def facts(self) -> NodeFacts:
         node = self.node
         return NodeFacts.from_node(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity})
 
-    def clone(self) -> NodeHarness:
-        other = copy.copy(self)
-        other.documents = [*self.documents]
-        return other
-
     def run(self) -> None:
         self.clock.sleep(INTERVAL)
-        self.documents.append(_measure(self.hardware))
-        result = decode(self.documents[-1])
+        self.document = _measure(self.hardware)
+        result = decode(self.document)
         before = self.report.status.probe[names.PROBE_HEALTH]
         self.judgement = judge_health(
             result,
@@ -154,10 +145,10 @@ class NodeHarness:
 
 
 class Machine:
-    def __init__(self, profile: str, directory: Path) -> None:
+    def __init__(self, profile: str, directory: Path, *, seed: str | None = None) -> None:
         self.clock = HeldClock(directory / "clock")
         os.environ[CLOCK_VARIABLE] = str(directory / "clock")
-        self.hardware = plug(profile, directory, clock=self.clock.ns)
+        self.hardware = plug(profile, directory, seed=seed, clock=self.clock.ns)
         environ = self.hardware.env()
         os.environ.update(environ)
         # The loader read the variable when this process began.
@@ -178,7 +169,7 @@ class Machine:
         self.clock.set(now)
         (self.hardware.directory / CONDITION).write_bytes(condition)
         (self.hardware.directory / CLIENTS).unlink(missing_ok=True)
-        return node.clone()
+        return copy.copy(node)
 
     def observe(self, scenario: Scenario | None, *, load: int) -> NodeHarness:
         node = self.healthy(load)
@@ -203,59 +194,14 @@ def _measure(hardware: Hardware) -> str:
 
 def play(order: Order) -> None:
     machine = Machine(order.profile, Path(order.directory))
-    judged: list[tuple[int, NodeHarness]] = []
     answers: dict[int, Row | str] = {}
     with machine.clock.patched():
         for number, scenario, load in order.items:
             try:
-                node = machine.observe(scenario, load=load)
+                answers[number] = machine.observe(scenario, load=load).row()
             except HardwareError as error:
                 answers[number] = str(error)
-            else:
-                answers[number] = node.row()
-                judged.append((number, node))
-    differ = differences([node for _, node in judged], archive=order.archive)
-    answers |= {number: text for (number, _), text in zip(judged, differ, strict=True) if text}
     order.answers.write_bytes(msgspec.json.encode([*answers.items()]))
-
-
-def differences(nodes: Sequence[NodeHarness], *, archive: str) -> list[str]:
-    """For each node an empty text, or where the archive judges its documents otherwise."""
-    if not nodes:
-        return []
-    facts = nodes[0].facts
-    request = {
-        "documents": [node.documents[-1] for node in nodes],
-        "before": [node.documents[:-1] for node in nodes],
-        "policy": SPEC,
-        "node": {"gpuCapacity": facts.gpu_capacity, "sharing": facts.sharing.value},
-    }
-    command, data = [sys.executable, archive, "judge"], json.dumps(request)
-    done = subprocess.run(command, input=data, capture_output=True, text=True, timeout=600, check=False)
-    if done.returncode != 0:
-        raise TestbedError(f"the archive's judge: {done.stdout[-1000:]}{done.stderr[-1000:]}")
-    answers = json.loads(done.stdout)["judgements"]
-    return [_difference(node, answer) for node, answer in zip(nodes, answers, strict=True)]
-
-
-def _difference(node: NodeHarness, answer: Mapping[str, Any]) -> str:
-    if "error" in answer:
-        return f"the collection cannot judge it: {answer['error']}"
-    operator, ansible = (_said_anywhere(each) for each in (msgspec.to_builtins(node.judgement), answer))
-    return "; ".join(
-        f"{key}: the operator says {operator[key]}, the collection {ansible[key]}"
-        for key in operator
-        if operator[key] != ansible[key]
-    )
-
-
-def _said_anywhere(judgement: Mapping[str, Any]) -> dict[str, Any]:
-    """What does not depend on whether the machine is in a cluster: the next step does."""
-    shared = {key: judgement[key] for key in ("verdict", "findings", "interconnect")}
-    shared["findings"] = [
-        {**finding, "message": finding["message"].partition(" Next: ")[0]} for finding in shared["findings"]
-    ]
-    return shared
 
 
 def main() -> int:

@@ -1,5 +1,4 @@
-"""The shape of a profile.  A group that is absent is what that hardware does not have; unknown keys are
-errors."""
+"""The shape of a profile.  An absent group is what the hardware lacks; unknown keys are errors."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
 #!/usr/bin/python3
-"""The simulated NCCL as a file that is executed: it finds its package next to itself, whatever the path.
-
-Executable, so that it can be an engine inside an image without a shell: mount this folder as
-X/simulated_nccl.
-"""
+"""The simulated NCCL as a file to execute, also in an image without a shell: it finds its package itself."""
 
 from __future__ import annotations
 

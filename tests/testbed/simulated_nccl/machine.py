@@ -1,5 +1,4 @@
-"""The machine that the simulated NCCL runs on, as a JSON file: what NCCL would find, and what is wrong with
-it."""
+"""The machine that the simulated NCCL runs on, as a JSON file: what NCCL would find, and its trouble."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Trouble(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One thing that goes wrong in the arms that `arm` names ("": all).  `percent` of what is usual, `gpus`
-    of whom."""
+    """What goes wrong in the arms that `arm` names ("": all).  `percent` of the usual, `gpus` of whom."""
 
     kind: str
     arm: str = ""

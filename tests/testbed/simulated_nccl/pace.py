@@ -1,5 +1,4 @@
-"""How long calls take, with a little noise by seed and run: busbw as in NVIDIA/nccl-tests
-doc/PERFORMANCE.md."""
+"""How long calls take, with noise by seed and run: busbw as in nccl-tests, doc/PERFORMANCE.md."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What NCCL would choose for its ranks.  NCCL_P2P_DISABLE=1 alone leaves NVLS on, NCCL_ALGO=Ring turns it
-off."""
+"""What NCCL would choose: NCCL_P2P_DISABLE=1 alone leaves NVLS on, NCCL_ALGO=Ring turns it off."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""One arm as the simulated NCCL runs it: read the order, behave like NCCL, say what was measured.
-
-Exit code 0 after `done` (and if the trouble is an early exit), 1 after `failed`, 2 for an order
-or a machine that nobody can read.
-"""
+"""One arm as simulated NCCL runs it; exit code 1 after `failed`, 2 for an unreadable order."""
 
 from __future__ import annotations
 

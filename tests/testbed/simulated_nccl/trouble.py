@@ -1,5 +1,4 @@
-"""What goes wrong with the simulated NCCL. A hang ignores SIGTERM and leaves a process behind, as a thread
-inside a driver call does."""
+"""What goes wrong with the simulated NCCL.  A hang ignores SIGTERM and leaves a process behind."""
 
 from __future__ import annotations
 

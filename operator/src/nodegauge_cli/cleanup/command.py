@@ -1,8 +1,8 @@
 """`nodegauge cleanup`: remove everything that nodegauge wrote to a cluster.
 
 The chart's pre-delete hook runs this, and people do.  It stops the operator first.  Then it removes labels,
-taints and conditions (by key, and labels by managedFields), reports and probe pods (`objects`).  Policies
-belong to the people who created them, so it deletes only the one that is named: the chart's own.
+taints and conditions (by key, and labels by managedFields), reports, histories and probe pods (`objects`).
+Policies belong to the people who created them, so it deletes only the one that is named: the chart's own.
 
 With a release, only what that release wrote is removed, by the installation in the reports: uninstalling a
 release that waits for another one takes nothing from it.
@@ -60,10 +60,10 @@ def cleanup(
 ) -> None:
     """Stop the operator, then remove what nodegauge wrote to the cluster.
 
-    It removes labels, taints and conditions from nodes, and deletes watch DaemonSets, probe pods, NodeReports
-    and NodeReadings. The operator's Deployment (scaled to 0), policies, ChassisReadings and CRDs stay. If an
-    object cannot be removed, the command continues with the others, lists it at the end and exits with code
-    1. It is safe to run again.
+    It removes labels, taints and conditions from nodes, and deletes watch DaemonSets, probe pods,
+    NodeReports, NodeReadings and NodeHistories. The operator's Deployment (scaled to 0), policies,
+    ChassisReadings and CRDs stay. If an object cannot be removed, the command continues with the others,
+    lists it at the end and exits with code 1. It is safe to run again.
     """
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""Remove labels, taints and conditions from nodes, then reports and probe pods.
+"""Remove labels, taints and conditions from nodes, then reports, histories and probe pods.
 
 If an object cannot be cleaned, the others still are: `Remaining` collects names and reasons for the end.  A
 pod gets its grace period and a few seconds more before it is removed without its kubelet's confirmation.
@@ -17,12 +17,22 @@ import click
 
 from nodegauge_cli.cleanup.retry import Retry
 from nodegauge_operator import names
+from nodegauge_operator.api.node_history import NodeHistory
 from nodegauge_operator.api.report import Report
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.outlets import label_patch, taint_patch
 from nodegauge_operator.core.probes.pod import GRACE_SECONDS
 from nodegauge_operator.core.watch_pod import WatchView
-from nodegauge_operator.kube import daemonsets, leases, nodes, pods, readings, reports, workloads
+from nodegauge_operator.kube import (
+    daemonsets,
+    histories,
+    leases,
+    nodes,
+    pods,
+    readings,
+    reports,
+    workloads,
+)
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Conflict, KubeError, NotFound
 
@@ -91,6 +101,7 @@ class CleanUp:
         await self._step("watch DaemonSets", self._delete_watch_sets)
         await self._step("probe pods", self._end_pods)
         await self._step("reports", self._delete_reports)
+        await self._step("histories", self._delete_histories)
         await self._step("probe pods", self._await_pods)
         await self._step("test pods", self._delete_tests)
         await self._step("lease", self._delete_lease)
@@ -207,6 +218,18 @@ class CleanUp:
     async def _delete_report(self, report: Report) -> None:
         await self._retry.call(lambda: readings.delete(self._client, report.name))
         await self._retry.call(lambda: reports.delete(self._client, report))
+
+    async def _delete_histories(self) -> None:
+        """Also those of nodes that are gone: with a release, only what it wrote itself."""
+        listed = await self._retry.list(lambda: histories.each(self._client))
+        every = [one for one in listed if self._installation in ("", one.installation)]
+        done = len(every)
+        if not self._dry_run:
+            done = await self._each(every, named=lambda h: f"history {h.name}", clean=self._delete_history)
+        click.echo(f"histories: {done} of {len(every)}{self._done('removed')}")
+
+    async def _delete_history(self, history: NodeHistory) -> None:
+        await self._retry.call(lambda: histories.delete(self._client, history))
 
     async def _delete_watch_sets(self) -> None:
         """Before their pods, which would come again; usually there are none, so nothing is printed then."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from nodegauge_judge import GpuBrief, GpuIdentity
+from nodegauge_judge.identity import complete
 
 
 class GpusStatus(Struct, frozen=True, rename="camel", kw_only=True):
@@ -37,16 +38,4 @@ class GpusStatus(Struct, frozen=True, rename="camel", kw_only=True):
 
     def whole(self, gpu: GpuIdentity) -> GpuIdentity:
         """The GPU with all that is known of it, also if it is lost."""
-        same = [
-            known
-            for known in self.known()
-            if (gpu.uuid and known.uuid.startswith(gpu.uuid))
-            or (not gpu.uuid and gpu.pci and known.pci == gpu.pci)
-        ]
-        known = same[0] if len(same) == 1 else gpu
-        return GpuIdentity(
-            index=known.index if gpu.index is None else gpu.index,
-            uuid=known.uuid or gpu.uuid,
-            serial=gpu.serial or known.serial,
-            pci=gpu.pci or known.pci,
-        )
+        return complete(gpu, self.known())

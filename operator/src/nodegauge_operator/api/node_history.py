@@ -4,7 +4,7 @@ Named as its node, without an owner (ADR 0053).  The operator alone writes it: `
 day, `status.record` what a ticket needs when the node is gone.  It is never read to decide anything.
 
 A day's text is `key=value` with a space between, such as `allReduce=463 hottest=74 throttled=0 gpus=8/8
-verdict=pass driver=550.90.07`.  What was not measured that day has no key; a day without a readable run has
+verdict=pass driver=550.90.07`.  What was not measured that day has no key; a day on which no run ended has
 no text.  Keys may come and go: a reader skips those that it does not know.
 """
 
@@ -17,12 +17,15 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from nodegauge_judge import GpuIdentity, Verdict
+from nodegauge_judge import GpuIdentity, Severity, Verdict
 from nodegauge_operator.api.history import Transition
 from nodegauge_operator.api.tolerance import readable
 
 MAX_DAYS = 60
 """Days that are kept.  Chosen by this project: a driver's two releases, and 8 KB a node."""
+MAX_UNWRITTEN = 4
+"""Complete days that a report keeps while they cannot be written, the newest.  Chosen by this project: a long
+weekend."""
 MAX_VALUE = 64
 """Characters of a version in a day's text."""
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -66,37 +69,66 @@ _FIELDS = msgspec.structs.fields(Day)
 
 
 class RecordedFault(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """One fault as it stood when it was written (`core.faults`); its texts are whole."""
+    """One fault as it stood when it was written: the fields of `core.faults.Fault`, its texts whole."""
 
     code: str
-    """The finding."""
+    """The finding's code."""
     title: str = ""
-    """The finding in a few words."""
+    """What is wrong, in a few words."""
+    severity: Severity = Severity.FAIL
+    """fail or warn."""
+    probe: str = ""
+    """The kind of reading that found it."""
     cause: str = ""
-    """Value of the taint; empty for a fault without one."""
+    """The taint's value that it stands for; empty if it never sets one."""
     taint: str = ""
-    """Key of the taint; empty if none stands."""
+    """The taint that it sets or would set, such as `unhealthy=corruption`; empty if it never sets one."""
     state: str = ""
-    """As of its gate: watching, held-back, gated or probation; empty for a finding without a gate."""
+    """State of its gate; empty for a finding without a gate."""
+    tainted: bool = False
+    """Whether the taint had this fault as its evidence."""
     since: str = ""
-    """Since when it stands (RFC 3339, UTC)."""
+    """When it was first confirmed, or first seen (RFC 3339, UTC)."""
+    last_seen: str = ""
+    """The last run that showed it (RFC 3339, UTC)."""
     subject: str = ""
-    """What it is about, such as a GPU."""
+    """The worst location, and how many more there are."""
     gpus: list[GpuIdentity] = []
-    """The GPUs that it is about."""
+    """The GPUs of that location."""
     measured: str = ""
     """What was measured, in words, with the limit."""
+    also: str = ""
+    """Further locations."""
+    next_step: str = ""
+    """The first thing to do."""
     steps: list[str] = []
-    """What to do, in order."""
-    note: str = ""
-    """Why there is no taint, or what lifts it."""
+    """Everything to do, in order."""
+    no_taint: str = ""
+    """Why it set no taint then."""
+    lifts: str = ""
+    """What ends it."""
 
 
-class NodeRecord(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """What is known of a node when its faults last changed."""
+class XidSeen(Struct, frozen=True, rename="camel", kw_only=True):
+    """One Xid on one GPU, as far as the policy counts it (`spec.xids`)."""
+
+    xid: int
+    """Its number."""
+    gpu: str = ""
+    """Start of the GPU's UUID."""
+    count: int = 0
+    """How many are remembered."""
+    last_seen: str = ""
+    """When the last of them came (RFC 3339, UTC)."""
+
+
+class NodeRecord(Struct, frozen=True, rename="camel", kw_only=True):
+    """What was known of a node when its faults last changed."""
 
     written_at: str = ""
-    """When they changed (RFC 3339, UTC)."""
+    """End of the last run before it was written (RFC 3339, UTC)."""
+    node_uid: str = msgspec.field(default="", name="nodeUID")
+    """UID of the node: another machine may have taken the name since."""
     policy: str = ""
     """The policy that the node followed."""
     verdict: Verdict = Verdict.UNKNOWN
@@ -117,8 +149,8 @@ class NodeRecord(Struct, frozen=True, rename="camel", omit_defaults=True, kw_onl
     """What is wrong with it, the worst first; empty once all has ended."""
     transitions: list[Transition] = []
     """What changed on it, oldest first."""
-    xids: dict[str, str] = {}
-    """By number of the Xid when it was last seen (RFC 3339, UTC); empty where nothing reads them."""
+    xids: list[XidSeen] = []
+    """The Xids that the policy counts; empty where nothing reads them."""
 
 
 class HistoryStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
@@ -126,6 +158,8 @@ class HistoryStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_
 
     node_uid: str = msgspec.field(default="", name="nodeUID")
     """UID of the node of the last write: another machine may have had the name before."""
+    installation: str = ""
+    """`NAMESPACE/RELEASE` of the operator that wrote it."""
     days: dict[str, str] = {}
     """By date (`2026-11-24`, UTC) the day in one text (`parse_day`); at most `MAX_DAYS`."""
     record: NodeRecord | None = None
@@ -143,8 +177,10 @@ class NodeHistory(Struct, frozen=True, kw_only=True):
     """UID of the object."""
     node_uid: str = ""
     """UID of the node of the last write."""
+    installation: str = ""
+    """`NAMESPACE/RELEASE` of the operator that wrote it."""
     days: dict[str, Day] = {}
-    """By date, oldest first.  A date that is missing: nothing was read that day."""
+    """By date, oldest first.  A date that is missing: no run ended that day."""
     record: NodeRecord | None = None
     """None: the node never had a fault."""
     gone_at: str = ""
@@ -160,6 +196,7 @@ def parse_node_history(body: Mapping[str, Any]) -> NodeHistory:
         name=metadata.get("name", ""),
         uid=metadata.get("uid", ""),
         node_uid=status.node_uid,
+        installation=status.installation,
         days={date: parse_day(status.days[date]) for date in dates},
         record=status.record,
         gone_at=status.gone_at,

@@ -18,6 +18,8 @@ class Override(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=
     """Who takes the decision, by their own account."""
     reason: str = ""
     """Why."""
+    in_force: str = ""
+    """The same while it is in force; empty while it is not."""
     problem: str = ""
     """Why it is not in force, and what to write; empty while it is in force."""
 

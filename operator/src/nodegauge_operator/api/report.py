@@ -126,7 +126,7 @@ class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_on
     boot_id: str = msgspec.field(default="", name="bootID")
     """Boot id of the node during the last readable run."""
     request: str = ""
-    """The last value of `spec.requestedAt` that was answered."""
+    """The last request that was answered (`Report.request_of`)."""
     reading: str = ""
     """Pod and number of the last part of the NodeReading that was judged (`UID/NUMBER`), whatever came of
     it."""
@@ -356,6 +356,9 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     """What all probes and gates say together, as in the label nodegauge.dev/health (`core.decision`)."""
     summary: str = ""
     """What the probes found, the worst first; or why the node cannot be read now."""
+    cause: str = ""
+    """The worst fault in a word, with or without a taint, also in mode Observe: the value of its taint, or
+    its code if it never sets one."""
     interconnect: InterconnectStatus = InterconnectStatus()
     """How the GPUs are joined."""
     bandwidth: BandwidthStatus = BandwidthStatus()
@@ -396,6 +399,12 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     counts it for an hour."""
     override: Override | None = None
     """What a person says about the node; None for nothing."""
+    days: dict[str, str] = {}
+    """By date (UTC) the day that goes on, and complete days that the NodeHistory lacks, in one text each
+    (`api.node_history.parse_day`)."""
+    recorded: str = ""
+    """Digest of the faults that the NodeHistory's record holds: `none` after the last of them; empty before
+    the first."""
 
     @property
     def probe(self) -> Mapping[str, ProbeStatus]:
@@ -421,7 +430,9 @@ class Report(Struct, frozen=True, kw_only=True):
     node_uid: str
     """UID of the owning node; with another one than the node's the report counts as absent."""
     requested_at: str = ""
-    """`spec.requestedAt`: a new value asks for one run."""
+    """`spec.requestedAt`: a new value asks for one run of each probe."""
+    requested_probes: dict[str, str] = {}
+    """`spec.requestedProbes`: by probe; a new value asks for one run of this probe alone."""
     status: ReportStatus = ReportStatus()
     """What could be read of the status."""
     unreadable: dict[str, Any] | None = None
@@ -437,18 +448,24 @@ class Report(Struct, frozen=True, kw_only=True):
         name = self.status.installation
         return name if _INSTALLATION.fullmatch(name) else ""
 
+    def request_of(self, probe: str) -> str:
+        """All that asks for a run of this probe as one text, empty for none; a new text asks for one run."""
+        return " ".join(filter(None, (self.requested_at, self.requested_probes.get(probe))))
+
 
 def parse_report(body: Mapping[str, Any]) -> Report:
     """The typed report in a Kubernetes object.  What cannot be read of its status counts as absent."""
     metadata = body.get("metadata", {})
     owners = [o for o in metadata.get("ownerReferences") or () if o.get("kind") == "Node"]
     status, left_out = readable(shared(body.get("status") or {}), ReportStatus)
+    asked = body.get("spec") or {}
     return Report(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
         resource_version=metadata.get("resourceVersion", ""),
         node_uid=owners[0].get("uid", "") if owners else "",
-        requested_at=(body.get("spec") or {}).get("requestedAt", "") or "",
+        requested_at=asked.get("requestedAt") or "",
+        requested_probes=asked.get("requestedProbes") or {},
         status=status,
         unreadable=body["status"] if left_out else None,
         left_out=left_out,

@@ -51,7 +51,7 @@ def keep_memory_private() -> None:
 def collect_seldom() -> None:
     """Let the garbage collector run seldom: requests make many objects and few cycles.
 
-    Its passes took a third of the CPU time with 1,000 BMCs (`python -m fleet.load.bmc`), and saved no memory.
+    Its passes took a third of the CPU time with 1,000 BMCs (docs/loadtest.md), and saved no memory.
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

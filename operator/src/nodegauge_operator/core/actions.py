@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from nodegauge_operator import names
 from nodegauge_operator.api.history import Change
+from nodegauge_operator.api.node_history import NodeRecord
 from nodegauge_operator.api.report import Report, ReportStatus
 from nodegauge_operator.core.model import ConditionView, NodeView, PodView, Taint
 
@@ -129,6 +130,34 @@ class DeleteReading(Struct, frozen=True):
     """UID of the NodeReading."""
 
 
+class WriteHistory(Struct, frozen=True):
+    """Merge into the node's NodeHistory what it lacks, or make it."""
+
+    node: NodeView
+    """The node."""
+    installation: str
+    """`NAMESPACE/RELEASE` of this operator."""
+    days: dict[str, str | None]
+    """Texts by date; None removes a day that is too old."""
+    written: WrittenHistory
+    """What it holds then."""
+    record: NodeRecord | None = None
+    """None leaves the record as it is."""
+
+
+HISTORY_KEY: tuple[type, str] = (WriteHistory, "")
+"""Its key among refused writes."""
+
+
+class WrittenHistory(Struct, frozen=True):
+    """What this process wrote last into a NodeHistory, until the report says so."""
+
+    closed: frozenset[str] = frozenset()
+    """Dates of complete days."""
+    faults: str = ""
+    """`ReportStatus.recorded`."""
+
+
 class Refusal(Struct, frozen=True):
     """Something that a node lacks because the API server refuses it."""
 
@@ -152,11 +181,15 @@ Step = (
     | RefreshReport
     | RefreshReading
     | DeleteReading
+    | WriteHistory
 )
 
 
 def key_of(step: Step) -> Hashable:
-    """What tells a refused write from others that may still be made."""
+    """What tells a refused write from others that may still be made.  A pair is tried again later than the
+    rest (`reconcile.refused_pieces`): a NodeHistory can wait."""
+    if isinstance(step, WriteHistory):
+        return HISTORY_KEY
     return (PatchNode, step.piece) if isinstance(step, PatchNode) and step.piece else type(step)
 
 

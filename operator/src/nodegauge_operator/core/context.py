@@ -33,7 +33,7 @@ from nodegauge_operator.api.report import (
 )
 from nodegauge_operator.core import gates
 from nodegauge_operator.core import override as overrides
-from nodegauge_operator.core.actions import Judged
+from nodegauge_operator.core.actions import Judged, WrittenHistory
 from nodegauge_operator.core.adoption import adopted
 from nodegauge_operator.core.model import ChassisView, NodeView, PodView, ProbeDefaults
 from nodegauge_operator.core.pod_outcome import is_refused
@@ -143,6 +143,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     """By cause, the incident that holds new taints back there."""
     posted: tuple[str, str] = ("", "")
     """Run and reason of the last event that this process posted."""
+    written: WrittenHistory | None = None
+    """What this process wrote into the NodeHistory, and the report does not say yet."""
     judged: Judged | None = None
     """The last run that this process judged and that the report does not hold yet."""
     fresh: frozenset[type] = frozenset()

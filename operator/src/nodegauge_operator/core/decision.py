@@ -18,7 +18,16 @@ from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode, Policy, PolicySpec
 from nodegauge_operator.api.report import DesiredNode, GateState, Outcome, Report, ReportStatus, Run, stamp
-from nodegauge_operator.core import budget, events, gates, transitions, verdicts, wording
+from nodegauge_operator.core import (
+    budget,
+    events,
+    faults,
+    gates,
+    node_history,
+    transitions,
+    verdicts,
+    wording,
+)
 from nodegauge_operator.core.context import HEALTH, Context, Snapshot
 from nodegauge_operator.core.gpu_eligibility import REPLICAS
 from nodegauge_operator.core.model import NodeView, ProbeDefaults
@@ -62,10 +71,14 @@ def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = 
     after = replace(after, summary=wording.summary(context, after), desired=_desired_node(context, after))
     if context.policy.spec.mode is not Mode.PAUSED:
         after = replace(after, tainted_at=budget.newly_tainted_at(context, after))
-    change = events.of_status(context, after, of_run=of_run)
+    if ended is not None:
+        after = node_history.after_run(context, after)
+    every = faults.faults(after, policy=context.policy, node=context.node.name)
+    change = events.of_status(context, after, of_run=of_run, kind=kind, every=every)
     after = replace(
         after,
         change=change or status.change,
+        cause=faults.cause(every),
         transitions=transitions.with_history(context, after, change=change, read=read),
         conditions=transitions.conditions(context, after, *_condition(context, after)),
     )

@@ -7,6 +7,8 @@ reason, and the message holds all of them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from nodegauge_judge import Verdict
@@ -18,12 +20,17 @@ from nodegauge_operator.api.report import DesiredTaint, GateState, Outcome, Repo
 from nodegauge_operator.core import faults, gates, wording
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.context import HEALTH, Context
+from nodegauge_operator.core.faults import Fault
 from nodegauge_operator.core.probes.kind import Kind
 from nodegauge_operator.core.report_size import cut, word
 from nodegauge_operator.names import Reason
 
 MAX_NOTE_BYTES = 1024
 """Of an event's note (kubernetes, pkg/apis/core/validation: NoteLengthLimit)."""
+OF_A_RUN = 240
+"""Bytes of a note that gates leave to the summary of the run that moved them."""
+MIN_FINDING = 160
+"""Bytes in which a finding can be described.  Both are chosen by this project."""
 MOST_SERIOUS_FIRST = (Reason.TAINTED, Reason.HELD_BACK, Reason.ON_PROBATION, Reason.TAINT_LIFTED)
 NORMAL = (Reason.ON_PROBATION, Reason.TAINT_LIFTED)
 OF_VERDICT = {
@@ -67,15 +74,21 @@ def of_run(before: ReportStatus, after: ReportStatus, *, kind: Kind) -> Change |
     )
 
 
-def of_status(context: Context, after: ReportStatus, *, of_run: Change | None) -> Change | None:
+def of_status(
+    context: Context, after: ReportStatus, *, of_run: Change | None, kind: Kind | None, every: Sequence[Fault]
+) -> Change | None:
     """The event of everything that changed from the report to `after`: gates, a run, another grading, labels.
 
-    `of_run`: the event of the run that has just ended, if it deserves one.
+    `of_run`: the event of the run of this `kind` that has just ended, if it deserves one; `every`: the faults
+    that `after` describes.
     """
     before, now = context.report.status, context.now
+    of_gates = _of_gates(before, after, policy=context.policy, every=every, now=now)
+    if of_run is not None and of_gates is None and kind is not None and kind.announces_verdict:
+        of_run = _with_findings(of_run, [fault for fault in every if fault.probe == kind.name])
     candidates = [
         _of_override(before.override, after.override, now=now),
-        _of_gates(before, after, policy=context.policy, now=now),
+        of_gates,
         of_run,
         _of_grading(before, after, context=context),
         _of_labels(before, after, context=context),
@@ -127,7 +140,9 @@ def _of_override(before: Override | None, after: Override | None, *, now: float)
     )
 
 
-def _of_gates(before: ReportStatus, after: ReportStatus, *, policy: Policy, now: float) -> Change | None:
+def _of_gates(
+    before: ReportStatus, after: ReportStatus, *, policy: Policy, every: Sequence[Fault], now: float
+) -> Change | None:
     """Taints set or lifted, and gates newly held back.  `unvalidated` is no fault, and has no event.
 
     The identity is made of the gates' states and times: the same change is told once, a relapse again.
@@ -136,32 +151,51 @@ def _of_gates(before: ReportStatus, after: ReportStatus, *, policy: Policy, now:
         {taint.key: taint for taint in status.desired.taints if taint.key in names.TAINTS_OF_FAULTS}
         for status in (before, after)
     )
-    changes = []
+    changes, by_code = [], {fault.code: fault for fault in every}
     for key, taint in new.items():
         if old.get(key) != taint:
             gate = gates.tainting(after, gates.KIND_OF_TAINT[key], policy=policy)
             assert gate is not None, "a gate asks for this taint"
             runs = f" after {gate.bad} bad run{'s' if gate.bad > 1 else ''}" if gate.bad else ""
-            text = f"tainted {wording.short(taint)}{runs}: {wording.evidence(gate, after)}"
-            changes.append((Reason.TAINTED, text))
-    changes += [_lifted(taint, before, after) for key, taint in old.items() if key not in new]
+            changes.append((Reason.TAINTED, f"tainted {wording.short(taint)}{runs}", by_code.get(gate.code)))
+    changes += [(*_lifted(taint, before, after), None) for key, taint in old.items() if key not in new]
     known = {gate.code for gate in before.gates if gate.state is GateState.HELD_BACK}
     for gate in after.gates:
         if gate.state is GateState.HELD_BACK and gate.code in gates.GATES and gate.code not in known:
             why = f"{faults.would_be(gate)} {faults.no_slot(gate, policy)}"
-            changes.append((Reason.HELD_BACK, f"{why}: {wording.evidence(gate, after)}"))
+            changes.append((Reason.HELD_BACK, why, by_code.get(gate.code)))
     if not changes:
         return None
     changes.sort(key=lambda change: MOST_SERIOUS_FIRST.index(change[0]))
-    reason = changes[0][0]
+    reason, share = changes[0][0], (MAX_NOTE_BYTES - OF_A_RUN) // len(changes)
     states = "|".join(f"{gate.code}/{gate.state}/{gate.since}" for gate in after.gates)
     return Change(
         run=names.digest(f"{sorted(old)}{sorted(new.items(), key=str)}{states}"),
         type="Normal" if reason in NORMAL else "Warning",
         reason=reason,
-        message=bounded("; ".join(text for _, text in changes)),
+        message="; ".join(_with_evidence(head, fault, share - 2) for _, head, fault in changes),
         at=stamp(now),
     )
+
+
+def _with_evidence(head: str, fault: Fault | None, most: int) -> str:
+    """What changed, with the fault that it is about; in at most so many bytes."""
+    return cut(
+        f"{head}: {fault.sentence(most - len(head.encode()) - 2)}" if fault is not None else head, most
+    )
+
+
+def _with_findings(change: Change, every: Sequence[Fault]) -> Change:
+    """The event of a run, with what its findings measured, and what to do about each; as far as it fits."""
+    text = change.message
+    for number, fault in enumerate(every):
+        lead = f" Also: {fault.title}: " if number else " "
+        space = MAX_NOTE_BYTES - len(f"{text}{lead}".encode())
+        if space < MIN_FINDING:
+            break
+        named = not number and all(gpu.serial in text for gpu in fault.gpus)
+        text += lead + (fault.detail(space) if named else fault.sentence(space))
+    return replace(change, message=bounded(text))
 
 
 def _lifted(taint: DesiredTaint, before: ReportStatus, after: ReportStatus) -> tuple[Reason, str]:

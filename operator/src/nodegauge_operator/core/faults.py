@@ -7,21 +7,21 @@ run; or a finding without a gate.  Pure: from a report's status and the policy a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_judge import CATALOGUE, Finding, GpuIdentity, Severity
-from nodegauge_judge.identity import in_words
 from nodegauge_judge.rule import NEXT, measured, worst_first
+from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy
 from nodegauge_operator.api.report import (
     NEVER,
     GateState,
     GateStatus,
-    GpusStatus,
     ReportStatus,
     stamp,
 )
@@ -31,8 +31,11 @@ from nodegauge_operator.core.report_size import cut
 
 NOWHERE = ("", "node", "all GPUs")
 """Subjects that name no place on the node."""
-MANY_GPUS = 4
-"""GPUs that a sentence names; further ones are a number."""
+MANY_GPUS = 2
+"""GPUs whose serial numbers a sentence names: a pair.  The report has those of all."""
+MIN_MEASURED = 60
+"""Bytes of what was measured that outlast the next step."""
+_MORE = re.compile(r" and \d+ more$")
 
 
 class Fault(Struct, frozen=True, rename="camel", kw_only=True):
@@ -77,29 +80,32 @@ class Fault(Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def where(self) -> str:
-        """The place with all that names it: `GPU 3 (0000:3b:00.0), serial 1654922001234`; empty for the node
-        as a whole."""
-        place = "" if self.subject in NOWHERE else self.subject
+        """The place with all that names it: `GPU 3 (0000:3b:00.0), serial 1654922001234 and 2 more`; empty
+        for the node as a whole."""
+        location, more = "" if self.subject in NOWHERE else self.subject, ""
+        if others := _MORE.search(location):
+            location, more = location[: others.start()], others[0]
         if len(self.gpus) == 1:
             gpu = self.gpus[0]
-            new = [part for part in (f"GPU {gpu.index}" if gpu.index is not None else "", gpu.pci) if part]
-            place = ", ".join([*([place] if place else []), *(part for part in new if part not in place)])
-            return f"{place}, serial {gpu.serial}" if gpu.serial else place
-        more = f" and {len(self.gpus) - MANY_GPUS} more" if len(self.gpus) > MANY_GPUS else ""
-        named = "; ".join(in_words(gpu) for gpu in self.gpus[:MANY_GPUS])
-        return f"{place} [{named}{more}]" if named else place
+            parts = [f"GPU {gpu.index}" if gpu.index is not None else "", gpu.pci]
+            new = [part for part in parts if part not in location]
+            location = ", ".join([location, *new] if location else new)
+        serials = ", ".join(gpu.serial or "unknown" for gpu in self.gpus[:MANY_GPUS])
+        known = any(gpu.serial for gpu in self.gpus)
+        return (f"{location}, serial {serials}" if known else location) + more
 
     def sentence(self, most: int) -> str:
-        """Place, what was measured, since when, and the next step, in at most so many bytes.  The numbers are
-        cut first, then the step."""
+        """Place, what was measured, since when, and the next step, in at most so many bytes.  What was
+        measured is cut first."""
+        location = f"{self.where}: " if self.where else ""
+        return cut(location + self.detail(most - len(location.encode())), most)
+
+    def detail(self, most: int) -> str:
+        """The same without the place."""
         since = f" Since {self.since}." if self.since else ""
         tail = f"{since}{NEXT}{self.next_step}" if self.next_step else since
-        place = f"{self.where}: " if self.where else ""
-        text = self.measured or self.title
-        space = most - len(place.encode()) - len(tail.encode())
-        return cut(
-            f"{place}{cut(text, space)}{tail}" if space >= len(self.title.encode()) else place + text, most
-        )
+        text = self.measured or f"{self.title[0].upper()}{self.title[1:]}."
+        return cut(f"{cut(text, max(MIN_MEASURED, most - len(tail.encode())))}{tail}", most)
 
 
 def faults(status: ReportStatus, *, policy: Policy, node: str = "") -> list[Fault]:
@@ -114,6 +120,11 @@ def faults(status: ReportStatus, *, policy: Policy, node: str = "") -> list[Faul
     ]
     codes = {fault.code for fault in of_gates}
     return [*of_gates, *_without_gate(status, codes, node=node)]
+
+
+def cause(every: Sequence[Fault]) -> str:
+    """The worst fault in a word: the value of its taint, or its code if it never sets one; empty for none."""
+    return (every[0].cause or every[0].code) if every else ""
 
 
 def _is_news(gate: GateStatus) -> bool:
@@ -156,14 +167,14 @@ def _evidence(gate: GateStatus, status: ReportStatus) -> Finding:
 
 def _without_gate(status: ReportStatus, codes: set[str], *, node: str) -> Iterator[Fault]:
     """Findings of the last runs that no gate of this list describes."""
-    found = [
+    pairs = [
         (finding, probe)
         for probe in status.probes
         for finding in probe.findings
         if finding.severity is not Severity.INFO and finding.code not in codes
     ]
-    order = worst_first(finding for finding, _ in found)
-    for finding, probe in sorted(found, key=lambda pair: order.index(pair[0])):
+    order = worst_first(finding for finding, _ in pairs)
+    for finding, probe in sorted(pairs, key=lambda pair: order.index(pair[0])):
         fault = _of_finding(finding, status.gpus, node=node)
         yield replace(fault, probe=probe.name, since=probe.since, last_seen=probe.read_at)
 

@@ -203,7 +203,7 @@ class PodView(Struct, frozen=True, kw_only=True):
     boot_id: str = ""
     """Boot of the node for which it was made."""
     request: str = ""
-    """The report's `requestedAt` that it answers."""
+    """The request in the report that it answers (`Report.request_of`)."""
     image: str = ""
     """The image of its probe: of a pull the one to be pulled."""
     trust: str = ""

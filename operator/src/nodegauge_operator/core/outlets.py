@@ -1,4 +1,4 @@
-"""Where the operator says on a node what it knows: labels and taints, the condition, events.
+"""Where the operator says what it knows of a node: labels and taints, the condition, events, its history.
 
 An outlet compares what should stand there with what stands, and names the write that comes next.  The API
 server may refuse a write (an admission policy or webhook, missing rights): `Context.declined` has what it has
@@ -16,8 +16,9 @@ from nodegauge_operator import names
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.policy import Mode
 from nodegauge_operator.api.report import DesiredTaint, ReportStatus, unstamp
-from nodegauge_operator.core import events
+from nodegauge_operator.core import events, node_history
 from nodegauge_operator.core.actions import (
+    HISTORY_KEY,
     TAINTS,
     PatchNode,
     PatchReport,
@@ -25,6 +26,7 @@ from nodegauge_operator.core.actions import (
     Refusal,
     SetCondition,
     Step,
+    WriteHistory,
     key_of,
 )
 from nodegauge_operator.core.context import Context, Snapshot
@@ -105,11 +107,21 @@ class Events(Outlet):
         return event(context, status.change)
 
 
+class History(Outlet):
+    """The NodeHistory, which outlives the node."""
+
+    writes = WriteHistory
+
+    def difference(self, context: Context, status: ReportStatus) -> WriteHistory | None:
+        return node_history.next_write(context, status)
+
+
 MARKS = Marks()
 CONDITION = Condition()
 LASTING: tuple[Outlet, ...] = (MARKS, CONDITION)
 """What stands on a node until it is changed."""
 EVENTS = Events()
+HISTORY = History()
 
 
 def event(context: Context, change: Change | None) -> PostEvent | None:
@@ -145,6 +157,9 @@ def refusals(context: Context) -> Iterator[Refusal]:
         yield Refusal(names.Obstacle.CONDITION, what, declined[SetCondition])
     if PatchReport in declined:
         yield Refusal(names.Obstacle.REPORT, "the report", declined[PatchReport])
+    message = declined.get(HISTORY_KEY)
+    if message and HISTORY.difference(context, status) is not None:
+        yield Refusal(names.Obstacle.WRITE, "the history (NodeHistory)", message)
 
 
 def without_refused(snapshot: Snapshot, patch: PatchNode) -> PatchNode | None:

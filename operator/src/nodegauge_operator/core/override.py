@@ -56,12 +56,14 @@ def override_at(written: Annotations | None, *, now: float) -> Override | None:
     if written is None:
         return None
     until = _until(written)
+    problem = _problem(written, until=until, now=now)
     return Override(
         kind=written.kind,
         until=stamp(until),
         by=written.by,
         reason=written.reason,
-        problem=_problem(written, until=until, now=now),
+        in_force="" if problem else written.kind,
+        problem=problem,
     )
 
 

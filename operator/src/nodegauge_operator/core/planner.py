@@ -12,7 +12,8 @@ order (ADR 0035):
    that;
 3. patch the report's status: a run is judged once;
 4. condition, then event, unless a newer reading waits;
-5. delete the pod.
+5. delete the pod;
+6. write what outlives the node.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ from nodegauge_operator.core.decision import decide
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.outlets import (
     EVENTS,
+    HISTORY,
     LASTING,
     MARKS,
     event,
@@ -89,6 +91,7 @@ def next_step(snapshot: Snapshot) -> Step | None:
         or _bring_in_line(context)
         or EVENTS.next_write(context, context.status)
         or _delete_old_pods(context)
+        or HISTORY.next_write(context, context.status)
         or _start_run(context)
     )
 
@@ -120,7 +123,7 @@ def refused(context: Context, *, kind: ProbeKind, number: int, reason: str, mess
     """The report after the API server refused to create the pod of run `number` (webhook, quota)."""
     end = RunEnd(outcome=Outcome.UNKNOWN, reason=reason, message=message)
     run = Run(number=number, started_at=stamp(context.now))
-    ended = EndedRun(run=run, end=end, request=context.report.requested_at)
+    ended = EndedRun(run=run, end=end, request=context.report.request_of(kind.name))
     status = decide(context, kind, ended)
     return PatchReport(context.report, status)
 

@@ -21,7 +21,8 @@ from nodegauge_operator.core.report_size import MAX_REASON, cut, word, worst
 
 MAX_FINDINGS_BYTES = 4096
 MAX_TEXT = 500
-MAX_REQUEST = 40
+MAX_REQUEST = 81
+"""Characters of a request: two times of 40 each, as the CRD bounds them."""
 
 
 class Reading(Struct, frozen=True, kw_only=True):

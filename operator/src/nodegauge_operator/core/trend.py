@@ -14,6 +14,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
+from nodegauge_judge import Verdict
 from nodegauge_operator.api.node_history import Day
 
 CHANGE_SHARE = 0.05
@@ -55,7 +56,7 @@ class Level(NamedTuple):
 
 def trend(days: Mapping[str, Day]) -> list[str]:
     """Sentences about the days, `days` by date (`2026-11-24`): each value with its last change, throttling,
-    versions that changed, and days that are missing."""
+    versions that changed, and days on which nothing was read."""
     known = {day: days[text] for text in sorted(days) if (day := _date(text)) is not None}
     if not known:
         return []
@@ -93,10 +94,10 @@ def _levels(points: Sequence[Point]) -> tuple[Level | None, Level]:
 
 def _throttled(days: Mapping[date, Day]) -> Iterator[str]:
     known = {day: each.throttled for day, each in days.items() if each.throttled is not None}
-    held = {day: seconds for day, seconds in known.items() if seconds >= 1}
-    if held:
-        total, last = sum(held.values()), _shown(max(held))
-        yield f"throttled {total:.0f} s on {len(held)} of {len(known)} days, last on {last}"
+    slowed = {day: seconds for day, seconds in known.items() if seconds >= 1}
+    if slowed:
+        total, last = sum(slowed.values()), _shown(max(slowed))
+        yield f"throttled {total:.0f} s on {len(slowed)} of {len(known)} days, last on {last}"
 
 
 def _versions(days: Mapping[date, Day]) -> Iterator[str]:
@@ -108,8 +109,8 @@ def _versions(days: Mapping[date, Day]) -> Iterator[str]:
 
 
 def _gaps(days: Mapping[date, Day]) -> Iterator[str]:
-    of = _length(list(days))
-    if missing := of - len(days):
+    of, read = _length(list(days)), sum(each.verdict is not Verdict.UNKNOWN for each in days.values())
+    if missing := of - read:
         yield f"no reading on {missing} of {of} days"
 
 

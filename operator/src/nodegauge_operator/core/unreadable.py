@@ -19,7 +19,7 @@ from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.report_size import cut
 
-MAX_MESSAGE = 300
+MAX_MESSAGE = 500
 SILENT = frozenset({"DeadlineExceeded", "KubeletSilent"})
 """Reasons of a run's end: silent until its deadline, and beyond it (a process that cannot be killed)."""
 HARD_REASONS = SILENT | {

@@ -16,7 +16,6 @@ from nodegauge_operator.api.report import (
     DesiredNode,
     DesiredTaint,
     GateState,
-    GateStatus,
     Outcome,
     ProbeStatus,
     ReportStatus,
@@ -26,8 +25,6 @@ from nodegauge_operator.core import faults, gates
 from nodegauge_operator.core.context import HEALTH, Context
 from nodegauge_operator.core.report_size import cut
 
-MAX_EVIDENCE_BYTES = 300
-"""Of one gate's evidence.  Chosen by this project: three pieces of evidence fit into one note."""
 MAX_MESSAGE = 1000
 MAX_COVERED = 200
 """Of a message, in bytes: counts, and the gaps of two GPUs."""
@@ -51,10 +48,12 @@ def condition_message(context: Context, status: ReportStatus) -> str:
     """The message of the condition GPUValidated; it changes only when findings or gates do, or less was read
     than it says: else every run would cost a write."""
     of_gates = gates_sentence(status, policy=context.policy)
+    every = faults.faults(status, policy=context.policy, node=context.node.name)
     sentences = (
         _of_runs(context, _codes_of) if status.probe[HEALTH].last_run is not None else "",
         *(kind.at_condition(status) for kind in context.kinds.values()),
         f"Gates: {of_gates}." if of_gates else "",
+        f"Next: {every[0].next_step}" if every else "",
     )
     text = cut(" ".join(sentence for sentence in sentences if sentence), MAX_MESSAGE - MAX_COVERED - 1)
     line, (before, _, shown) = covered(context, status), status.desired.message.rpartition(READ)
@@ -80,17 +79,18 @@ def covered(context: Context, status: ReportStatus, *, most: int = MAX_COVERED) 
 def gates_sentence(status: ReportStatus, *, policy: Policy) -> str:
     """The gates of a node for its condition; it stays the same for as long as they do; empty for none."""
     parts = []
-    override = status.override
-    taints = {taint.key: taint for taint in gates.taints(status, policy=policy)}
-    for kind, key in gates.TAINT_KEYS.items():
-        gate = gates.tainting(status, kind, policy=policy)
-        if gate is not None and key in taints:
+    taints = {taint.value: taint for taint in gates.taints(status, policy=policy)}
+    states = {gate.code: gate for gate in status.gates}
+    for fault in faults.faults(status, policy=policy) if status.gates else ():
+        where = f", {fault.where}" if fault.where else ""
+        title = f"{fault.title}{where} [{fault.code}]"
+        if fault.tainted and fault.cause in taints:
+            gate = states[fault.code]
             good = f", good runs {gate.good} of {policy.spec.hysteresis.leave_runs}" if gate.good else ""
             origin = ", found without a report" if gate.message == gates.ADOPTED else ""
-            parts.append(f"tainted {short(taints[key])} since {gate.since}{origin}{good}: {_title(gate)}")
-    known = [gate for gate in status.gates if gate.code in gates.GATES]
-    states = [(gate, faults.without_taint(gate, policy=policy, override=override)) for gate in known]
-    parts += [f"{faults.would_be(gate)} {state}: {_title(gate)}" for gate, state in states if state]
+            parts.append(f"tainted {short(taints[fault.cause])} since {gate.since}{origin}{good}: {title}")
+        elif fault.no_taint:
+            parts.append(f"{fault.taint} {fault.no_taint}: {title}")
     return "; ".join(parts)
 
 
@@ -111,19 +111,6 @@ def short(taint: DesiredTaint) -> str:
     """`throttled=thermal:NoSchedule`: as kubectl writes it, without our prefix."""
     name = taint.key.removeprefix(names.PREFIX)
     return f"{name}={taint.value}:{taint.effect}" if taint.value else f"{name}:{taint.effect}"
-
-
-def evidence(gate: GateStatus, status: ReportStatus) -> str:
-    """What the last bad run measured, and the serial number of the board for whoever replaces it."""
-    serial = status.gpus.serial_of(gate.subject)
-    named = f"{gate.subject}, serial {serial}" if serial else gate.subject
-    where = "" if gate.subject in ("", "node") else f"{named}: "
-    return cut(f"{where}{gate.message}", MAX_EVIDENCE_BYTES)
-
-
-def _title(gate: GateStatus) -> str:
-    where = "" if gate.subject in ("", "node") else f", {gate.subject}"
-    return f"{gates.TITLES[gate.code]}{where} [{gate.code}]"
 
 
 def _summary_of(context: Context, probe: ProbeStatus) -> str:

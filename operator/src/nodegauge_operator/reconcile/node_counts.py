@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Set
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
@@ -18,13 +19,16 @@ from nodegauge_operator.api.report import (
     GateState,
     GateStatus,
     Report,
+    ReportStatus,
     unstamp,
 )
+from nodegauge_operator.core.alerts import Alert, alerts
 from nodegauge_operator.core.budget import is_gated, slow_start
 from nodegauge_operator.core.gates import GATES, LAST_IN_LINE, are_lesser, place_in_line, place_of_taints
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.pod_outcome import is_refused
 from nodegauge_operator.core.probes.registry import EVERY, KINDS
+from nodegauge_operator.core.usable import Usable, usable
 from nodegauge_operator.reconcile.cache import Cache
 
 CLUSTER = ""
@@ -87,6 +91,10 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     """Kind of its override; `invalid` for one that is not in force, empty for none."""
     amounts: tuple[tuple[tuple[str, str], int], ...] = ()
     """What its kinds add to gauges, in thousandths (`Kind.amounts`)."""
+    gpus: Usable = Usable()
+    """How many of its GPUs can be used."""
+    alerts: tuple[Alert, ...] = ()
+    """What alerts say of it, the worst first."""
 
 
 class PolicyCounts(Struct, kw_only=True):
@@ -118,6 +126,14 @@ class PolicyCounts(Struct, kw_only=True):
     """Nodes by kind of override."""
     amounts: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Sums of what kinds add to gauges, in thousandths: whole numbers add up and away again exactly."""
+    gpus: Counter[str] = field(default_factory=Counter)
+    """GPUs by class."""
+    lost: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """GPUs that cannot be used, by class and cause."""
+    alerts: dict[str, tuple[Alert, ...]] = field(default_factory=dict)
+    """By node name, what alerts say of it."""
+    uncounted: int = 0
+    """Nodes of which nobody knows how many GPUs they have."""
     unread: Counter[str] = field(default_factory=Counter)
     """Nodes whose last run read nothing, by pool."""
     well: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -153,6 +169,10 @@ class PolicyCounts(Struct, kw_only=True):
             self.unread[pool] += by
         for gauge, thousandths in counts.amounts:
             self.amounts[gauge] += by * thousandths
+        self.gpus[counts.gpus.klass] += by * counts.gpus.gpus
+        self.uncounted += by * (not counts.gpus.counted)
+        for cause, gpus in counts.gpus.lost.items():
+            self.lost[counts.gpus.klass, cause] += by * gpus
         for run in counts.well:
             self.well[run] += by
         for run in counts.badly:
@@ -160,6 +180,7 @@ class PolicyCounts(Struct, kw_only=True):
         self.gated.discard(name)
         self.lesser.discard(name)
         self.refused.pop(name, None)
+        self.alerts.pop(name, None)
         self.waiting.pop(name, None)
         self.read_at[True].pop(name, None)
         self.read_at[False].pop(name, None)
@@ -168,6 +189,8 @@ class PolicyCounts(Struct, kw_only=True):
             self.unreadable_since[name] = counts.unreadable_since
         if by > 0 and counts.read_at:
             self.read_at[counts.last_run_read][name] = counts.read_at
+        if by > 0 and counts.alerts:
+            self.alerts[name] = counts.alerts
         if by > 0 and counts.refused:
             self.refused[name] = counts.refused
         if by > 0 and counts.gated:
@@ -259,6 +282,22 @@ class NodeCounters:
         """What kinds add to gauges of the policy, by gauge and label."""
         return {gauge: sum_ / 1000 for gauge, sum_ in self._of(policy).amounts.items()}
 
+    def gpus(self, policy: str) -> Counter[str]:
+        """GPUs of the nodes that follow the policy, by class."""
+        return +self._of(policy).gpus
+
+    def lost_gpus(self, policy: str) -> Counter[tuple[str, str]]:
+        """Those that cannot be used, by class and cause."""
+        return +self._of(policy).lost
+
+    def alerts(self, policy: str) -> Mapping[str, tuple[Alert, ...]]:
+        """By name of the nodes that follow the policy: what alerts say of them, the worst first."""
+        return self._of(policy).alerts
+
+    def uncounted(self, policy: str) -> int:
+        """Nodes that follow the policy and of which nobody knows how many GPUs they have."""
+        return self._of(policy).uncounted
+
     def unread(self, policy: str) -> Counter[str]:
         """Nodes that follow the policy and whose last run read nothing, by pool."""
         return self._of(policy).unread
@@ -333,8 +372,12 @@ class NodeCounters:
         policy = in_force.name if in_force else (own.status.policy if own else "")
         if not policy and not is_tainted(node):
             return None
-        return (
-            _counts_of(node, own, policy=policy) if own else NodeCounts(policy=policy, gated=is_tainted(node))
+        status = own.status if own else ReportStatus()
+        counts = NodeCounts(policy=policy, gated=is_tainted(node))
+        return replace(
+            _counts_of(node, own, policy=policy) if own else counts,
+            gpus=usable(status, node, in_force),
+            alerts=alerts(status, node, in_force) if in_force else (),
         )
 
 

@@ -24,6 +24,7 @@ from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.names import PROBE_HEALTH, Obstacle, PaceReason, PolicyReason
+from nodegauge_operator.reconcile import node_series
 from nodegauge_operator.reconcile.budget_condition import State, n_nodes, within_budget
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.concurrency import Concurrency
@@ -77,6 +78,7 @@ class PolicyStatus:
         watchers: Watchers,
         metrics: Metrics,
         installation: str,
+        most_nodes: int,
         clock: Callable[[], float],
         jitter: Jitter = random.random,
     ) -> None:
@@ -85,6 +87,7 @@ class PolicyStatus:
         self._cache = cache
         self._metrics = metrics
         self._installation = installation
+        self._most_nodes = most_nodes
         self._selecting = PoliciesWithNodes(cache)
         self._clock = clock
         self._jitter = jitter
@@ -194,6 +197,7 @@ class PolicyStatus:
             for (gauge_of_kind, label), amount in self._counters.amounts(name).items():
                 labels = (name, label) if label else (name,)
                 getattr(metrics, gauge_of_kind).labels(*labels).set(amount)
+        node_series.export(metrics, self._counters, self._cache.policies, most_nodes=self._most_nodes)
 
     def _age(self, at: float) -> float:
         return max(0.0, self._clock() - at)

@@ -121,6 +121,8 @@ class Reconciler:
         self._failing_since: dict[str, float] = {}
         """Nodes whose writes fail while the API server answers others, monotonic."""
         self._posted: dict[str, tuple[str, str]] = {}
+        self._written: dict[str, actions.WrittenHistory] = {}
+        """By node what its NodeHistory got and its report does not say yet."""
         self._judged: dict[str, actions.Judged] = {}
         self._left_at: dict[str, float] = {}
         """When a node was first seen outside of every policy, monotonic: setting a clock ends no grace."""
@@ -172,11 +174,12 @@ class Reconciler:
                     self._note_refused(name, step, error)
                     raise
                 key = actions.key_of(step)
-                if isinstance(key, tuple):
+                refused = isinstance(error, Refused | Forbidden | WebhookFailed | NotFound)
+                if isinstance(key, tuple) and refused:
                     self._refused.add(name, key, str(error))
                 else:
                     self._note_declined(name, error)
-                declined = declined | dict.fromkeys(actions.keys_of(step), str(error))
+                declined = declined | dict.fromkeys(actions.keys_of(step), str(error) if refused else "")
                 continue
             self.gaps.answered()
             if done is not None:
@@ -271,6 +274,7 @@ class Reconciler:
             gives_way=self.gate_budget.gives_way(name),
             incidents=self.breaker.holding(name),
             posted=self._posted.get(name, ("", "")),
+            written=self._written.get(name),
             judged=self._judged.get(name),
             fresh=fresh,
             since=self.gaps.over_at(policy, node),
@@ -337,6 +341,7 @@ class Reconciler:
             self._cache.reports.pop(name, None)  # the garbage collector removes it with its owner
             self._posted.pop(name, None)
             self._judged.pop(name, None)
+            self._written.pop(name, None)
             self._refused.forget(name)
             self.watch_sets.pods.forget_gone(name)
             self.gaps.forget(name)
@@ -381,6 +386,12 @@ class Reconciler:
             case actions.PatchReport(report, status):
                 self._judged.pop(name, None)
                 self._note_runs(name, report, status)
+                written = self._written.get(name)
+                if written and written.faults == status.recorded and not written.closed & status.days.keys():
+                    del self._written[name]
+            case actions.WriteHistory() as history:
+                self._written[name] = history.written
+                log.debug("node %s: history written", name, extra=extra)
             case actions.PatchNode() as patch:
                 if patch.judged is not None:
                     self._judged[name] = patch.judged
@@ -419,11 +430,11 @@ class Reconciler:
 
 
 def _may_wait(step: actions.Step, error: KubeError) -> bool:
-    """Whether other writes may go on after this one failed: an event, or what a node should carry.
+    """Whether other writes may go on after this one failed: an event, a history, or what a node should carry.
 
-    An event can wait for any error; a node only if the API server refused the write.
+    Event and history can wait for any error; a node only if the API server refused the write.
     """
-    if isinstance(step, actions.PostEvent):
+    if isinstance(step, actions.PostEvent | actions.WriteHistory):
         return True
     if isinstance(step, actions.PatchReport):
         return isinstance(error, Refused)  # the run that it would record ends as unknown

@@ -25,6 +25,7 @@ from nodegauge_operator.kube.workloads import missing
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.cache import Cache, Restored
 from nodegauge_operator.reconcile.concurrency import Concurrency
+from nodegauge_operator.reconcile.histories import Histories
 from nodegauge_operator.reconcile.incident_status import IncidentStatus
 from nodegauge_operator.reconcile.installation import Installation
 from nodegauge_operator.reconcile.node_counts import CLUSTER
@@ -109,6 +110,7 @@ class Sweep:
             watchers=self._reconciler.watchers,
             metrics=metrics,
             installation=settings.probe.installation,
+            most_nodes=settings.metric_nodes,
             clock=clock,
             jitter=jitter,
         )
@@ -125,6 +127,8 @@ class Sweep:
         self._lease_task = BackgroundTask("lease", on_end=self._wakeup.set)
         self._status_task = BackgroundTask("policy status", on_end=self._wakeup.set)
         self._trust_task = BackgroundTask("readings policy", on_end=self._wakeup.set)
+        self._histories = Histories(client=client, cache=cache, clock=clock, monotonic=time.monotonic)
+        self._histories_task = BackgroundTask("histories", on_end=self._wakeup.set)
         self._restored: Restored | None = None
         """Seen by a reconcile; the loop ends with it."""
         self._first_listed_at = 0.0
@@ -236,6 +240,7 @@ class Sweep:
                 self._list_task.stop(within=0),
                 self._lease_task.stop(within=0),
                 self._trust_task.stop(within=0),
+                self._histories_task.stop(within=0),
                 self._status_task.stop(within=LAST_WRITES_SECONDS),
                 self._watch_sets.task.stop(within=LAST_WRITES_SECONDS),
                 self._finish_writes(),
@@ -271,6 +276,9 @@ class Sweep:
             for name in self._budget.offer(busy=self._in_flight.keys()):
                 self._queue.wake(name, priority=Priority.HIGH)
             self._start_reconciles()
+            self._histories_task.check()
+            if not self._histories_task.busy and self._histories.due_in() <= 0:
+                self._histories_task.start(self._histories.look())
             self._watch_sets.start_if_due(on_change=lambda: self.wake(*self.cache.known_names()))
             self._status_task.check()
             if not self._status_task.busy and self._clock() >= self._policy_status.due_at():

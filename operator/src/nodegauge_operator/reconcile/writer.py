@@ -17,7 +17,7 @@ from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.pod_outcome import CREATE_REFUSED
 from nodegauge_operator.core.probes.registry import KINDS
-from nodegauge_operator.kube import events, nodes, pods, readings, reports
+from nodegauge_operator.kube import events, histories, nodes, pods, readings, reports
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Conflict, Forbidden, NotFound, Refused, Unavailable, WebhookFailed
 from nodegauge_operator.metrics import Metrics
@@ -86,6 +86,8 @@ class Writer(Struct, kw_only=True):
             case actions.RefreshReading(name):
                 if (fresh := await readings.get(self.client, name)) is not None:
                     self.cache.put_reading(fresh)
+            case actions.WriteHistory():
+                await histories.write(self.client, step)
             case actions.DeleteReading(name, uid):
                 await readings.delete(self.client, name, uid=uid)
                 if (known := self.cache.readings.get(name)) is not None and known.uid == uid:

@@ -20,6 +20,7 @@ from nodegauge_judge.case import number
 from nodegauge_judge.chassis.judge import CHASSIS_RULES, ChassisJudgement, judge_chassis
 from nodegauge_judge.coverage import still_says
 from nodegauge_operator import names
+from nodegauge_operator.api.node_history import Day
 from nodegauge_operator.api.report import (
     SKEW_SECONDS,
     Outcome,
@@ -31,6 +32,7 @@ from nodegauge_operator.api.report import (
 )
 from nodegauge_operator.core import gates, probe_status
 from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.days import noted
 from nodegauge_operator.core.label import Label
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probe_status import Reading
@@ -139,7 +141,8 @@ class BmcKind(Kind):
             )
             return replace(status, probes=status.with_probe(unread), gates=kept)
         probe = probe_status.read(context, self.name, ended, _reading(reading, judgement, before))
-        return replace(status, probes=status.with_probe(probe), gates=after)
+        days = noted(status.days, Day(spare=_spare(judgement)), now=context.now)
+        return replace(status, probes=status.with_probe(probe), gates=after, days=days)
 
     def of_unread_node(self, context: Context) -> str | None:
         """What the BMC still sees of the GPUs."""
@@ -175,6 +178,12 @@ def _reading(reading: ChassisReading, judgement: ChassisJudgement, before: Probe
         history=msgspec.json.encode(kept).decode(),
         coverage=before.coverage if still_says(before.coverage, judgement.coverage) else judgement.coverage,
     )
+
+
+def _spare(judgement: ChassisJudgement) -> int | None:
+    """Watts that the working supplies could give beyond what the machine draws; None if not known."""
+    capacity, load = judgement.capacity_watts, judgement.load_watts
+    return None if capacity is None or load is None else capacity - load
 
 
 def board(gpus: list[BoardGpu]) -> str:

@@ -13,9 +13,11 @@ from nodegauge_judge import GpuIdentity, History, Judgement, NodeFacts, Verdict,
 from nodegauge_judge.history.model import uuid_start
 from nodegauge_judge.history.xids import SAME_BOOT, ends_at
 from nodegauge_judge.peers import no_peers
+from nodegauge_judge.rule import NEXT
 from nodegauge_judge.rules import HEALTH_RULES
 from nodegauge_operator import names
 from nodegauge_operator.api.gpus_status import GpusStatus
+from nodegauge_operator.api.node_history import Day
 from nodegauge_operator.api.policy import Policy, Until, seconds
 from nodegauge_operator.api.report import (
     NEVER,
@@ -29,6 +31,7 @@ from nodegauge_operator.api.report import (
 )
 from nodegauge_operator.core import gates, probe_status, unreadable
 from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.days import noted
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probe_status import Reading
@@ -165,7 +168,7 @@ class HealthKind(ProbeKind):
         )
         if judgement.readable:
             return _after_reading(context, ended, judgement)
-        end = RunEnd(outcome=Outcome.UNKNOWN, reason="NotReadable", message=judgement.summary)
+        end = RunEnd(outcome=Outcome.UNKNOWN, reason="NotReadable", message=_why_unread(judgement))
         return _after_failure(context, replace(ended, end=end), judgement)
 
     def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
@@ -173,6 +176,12 @@ class HealthKind(ProbeKind):
             return ""
         change = shown_change("Interconnect", _interconnect(before), _interconnect(after))
         return f" {change}." if change else ""
+
+
+def _why_unread(judgement: Judgement) -> str:
+    """Why a result could not be judged, and the next step."""
+    step = next((f.message.rpartition(NEXT)[2] for f in judgement.findings if NEXT in f.message), "")
+    return f"{judgement.summary}{NEXT}{step}" if step else judgement.summary
 
 
 def _after_failure(context: Context, ended: EndedRun, judgement: Judgement | None = None) -> ReportStatus:
@@ -200,7 +209,7 @@ def _after_reading(context: Context, ended: EndedRun, judgement: Judgement) -> R
     gates_after = gates.after_run(status.gates, judgement, policy=policy.spec.hysteresis, now=context.now)
     passed = probe.verdict in (Verdict.PASS, Verdict.WARN)
     ends_unvalidated = passed and policy.spec.taints.unvalidated_until is Until.HEALTH
-    interconnect, clock = judgement.interconnect, judgement.clock
+    interconnect, clock, versions = judgement.interconnect, judgement.clock, _versions(context, judgement)
     return replace(
         status,
         verdict=probe.verdict,
@@ -226,8 +235,24 @@ def _after_reading(context: Context, ended: EndedRun, judgement: Judgement) -> R
         ),
         psu=judgement.psu.value if judgement.psu else "",
         clock=ClockStatus(sm_mhz=clock.mhz, fingerprint=clock.fingerprint) if clock else status.clock,
-        versions=_versions(context, judgement),
+        versions=versions,
+        days=noted(status.days, _figures(status, judgement, versions), now=context.now),
         passed_at=status.passed_at or (probe.read_at if ends_unvalidated else ""),
+    )
+
+
+def _figures(before: ReportStatus, judgement: Judgement, versions: VersionsStatus) -> Day:
+    """What the day's text has of a reading; versions only where they changed."""
+    celsius = [gpu.celsius for gpu in judgement.gpus if gpu.celsius is not None]
+    known = before.versions
+    return Day(
+        hottest=max(celsius, default=None),
+        throttled=judgement.slowed_seconds,
+        gpus=len(judgement.gpus),
+        of=judgement.coverage.of_gpus if judgement.coverage is not None else None,
+        driver=versions.driver if versions.driver != known.driver else "",
+        vbios=versions.vbios if versions.vbios != known.vbios else "",
+        kernel=versions.kernel if versions.kernel != known.kernel else "",
     )
 
 

@@ -44,7 +44,7 @@ class Wait(Struct, frozen=True, kw_only=True):
 
 
 class EndedRun(Struct, frozen=True, kw_only=True):
-    """A run that ended: number, pod and start in `run`, how it ended in `end`, the `spec.requestedAt` that it
+    """A run that ended: number, pod and start in `run`, how it ended in `end`, the request that it
     answers, its image, the part of the NodeReading that it left, empty for none, and the node's boot when it
     was planned, empty for the present one."""
 
@@ -219,8 +219,9 @@ def wanted_now(context: Context, probe: ProbeStatus) -> bool:
 
 
 def requested(context: Context, probe: ProbeStatus) -> bool:
-    """Somebody asked for a run by `spec.requestedAt`, and it has not been made yet."""
-    return bool(context.report.requested_at) and context.report.requested_at != probe.request
+    """Somebody asked for a run of this probe (`Report.request_of`), and it has not been made yet."""
+    asked = context.report.request_of(probe.name)
+    return bool(asked) and asked != probe.request
 
 
 def finished_at(probe: ProbeStatus) -> float:

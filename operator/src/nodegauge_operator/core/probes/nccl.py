@@ -16,10 +16,12 @@ from nodegauge_judge.nccl.judge import NCCL_RULES, judge_nccl
 from nodegauge_judge.nccl.measurement import Agreement, NcclJudgement
 from nodegauge_judge.peers import no_peers
 from nodegauge_operator import names
+from nodegauge_operator.api.node_history import Day
 from nodegauge_operator.api.policy import Policy, seconds
 from nodegauge_operator.api.report import NEVER, ProbeStatus, ReportStatus
 from nodegauge_operator.core import gates, gpu_eligibility, probe_status
 from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.days import noted
 from nodegauge_operator.core.probes import kind, nccl_status, whole_node
 from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.whole_node import WholeNodeKind, runs_in_vain, unreadable
@@ -124,10 +126,16 @@ class NcclKind(WholeNodeKind):
             hardware=gpu_eligibility.hardware(status.gpus),
         )
         numbers = context.policy.spec.hysteresis
+        figures = Day(
+            all_reduce=measured.all_reduce,
+            all_gather=measured.all_gather,
+            reduce_scatter=measured.reduce_scatter,
+        )
         after = replace(
             status,
             probes=status.with_probe(probe),
             bandwidth=nccl_status.still_contradicted(status.bandwidth, measured),
+            days=noted(status.days, figures, now=context.now),
             gates=gates.after_run(
                 status.gates, judgement, policy=numbers, now=context.now, probe=names.PROBE_NCCL
             ),

@@ -174,7 +174,8 @@ def _tolerations(policy: Policy, defaults: ProbeDefaults) -> list[dict[str, Any]
 def _metadata(context: Context, kind: ProbeKind, run: NextRun) -> dict[str, Any]:
     node, defaults = context.node, context.defaults
     labels, annotations = pod_labels(context.policy, defaults, probe=kind.name)
-    request = {names.POD_REQUEST: context.report.requested_at} if context.report.requested_at else {}
+    asked = context.report.request_of(kind.name)
+    request = {names.POD_REQUEST: asked} if asked else {}
     return {
         "name": names.pod_name(probe=kind.name, run=run.id),
         "namespace": defaults.namespace,

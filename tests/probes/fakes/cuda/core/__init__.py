@@ -103,7 +103,7 @@ class _Owned(Buffer):
 
 class DeviceMemoryResource:
     def __init__(self, device):
-        self._device, self._taken = device, 0
+        self._device = device
         self.peer_accessible_by = set()
 
     def allocate(self, size, *, stream):
