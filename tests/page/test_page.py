@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,21 @@ def test_a_day_counts_only_nodes_that_were_read(shown: dict[str, Any]) -> None:
 def test_input_without_a_report_says_what_to_pass(stdin: str, code: int, message: str) -> None:
     exit_code, output = report("--from", "-", "--html", "-", stdin=stdin)
     assert (exit_code, message in output) == (code, True)
+
+
+@pytest.mark.parametrize(
+    ("asset", "digest"),
+    [
+        ("uplot.js", "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"),
+        ("uplot.css", "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04"),
+    ],
+)
+def test_the_copy_of_uplot_is_that_of_its_release(asset: str, digest: str) -> None:
+    """ADR 0054 names them."""
+    assert (
+        hashlib.sha256(files("nodegauge_cli.page").joinpath("assets", asset).read_bytes()).hexdigest()
+        == digest
+    )
 
 
 @pytest.fixture(scope="module")
