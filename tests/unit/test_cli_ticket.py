@@ -314,8 +314,12 @@ def test_without_a_fault_it_says_so(
     assert (outcome.exit_code, says in " ".join(outcome.output.split())) == (code, True), outcome.output
 
 
-def test_the_history_tells_of_a_node_that_is_gone() -> None:
-    known = facts([GONE, FLEET[1]])
+@pytest.mark.parametrize(("bodies", "arguments"), [([], ()), (SICK_NODE, ("--gone",))])
+def test_the_history_tells_of_a_node_that_is_gone(
+    bodies: list[dict[str, Any]], arguments: tuple[str, ...]
+) -> None:
+    """Also if another machine has its name now."""
+    known = facts([GONE, FLEET[1], *bodies], *arguments)
     assert (known["goneAt"], known["source"]) == (stamp(LATER), ["NodeHistory"])
     assert known["boards"][0]["serial"] == SERIAL
     assert known["boards"][0]["accused"]
