@@ -70,33 +70,33 @@ TARGETS = (
 
 def files(target: Target, cache: Path) -> dict[str, bytes]:
     """What the archive of a target holds, by path.  Raises `BuildError`."""
-    held = {BINARY: LAUNCHER.read_bytes(), "LICENSE": (wheels.ROOT / "LICENSE").read_bytes()}
+    content = {BINARY: LAUNCHER.read_bytes(), "LICENSE": (wheels.ROOT / "LICENSE").read_bytes()}
     for package, folder in contents.PACKAGES.items():
         for path in sorted(folder.rglob("*")):
             inside = f"{package}/{path.relative_to(folder).as_posix()}"
             if path.suffix in contents.TYPES and not inside.startswith(LEFT_OUT):
-                held[f"lib/{inside}"] = path.read_bytes()
+                content[f"lib/{inside}"] = path.read_bytes()
     for wheel in wheels.pure(cache):
-        held |= {f"lib/{path}": data for path, data in contents.of_wheel(wheel, PURE).items()}
+        content |= {f"lib/{path}": data for path, data in contents.of_wheel(wheel, PURE).items()}
     for python in PYTHONS:
         wheel = wheels.msgspec_of(cache, python=python, machine=target.machine, platforms=target.platforms)
         of_python = contents.of_wheel(wheel, ("msgspec",))
-        held |= {f"cp{python.replace('.', '')}/{path}": data for path, data in of_python.items()}
+        content |= {f"cp{python.replace('.', '')}/{path}": data for path, data in of_python.items()}
     metadata = f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {contents.version()}\n"
-    return held | {f"lib/{NAME}-{contents.version()}.dist-info/METADATA": metadata.encode()}
+    return content | {f"lib/{NAME}-{contents.version()}.dist-info/METADATA": metadata.encode()}
 
 
-def packed(held: dict[str, bytes]) -> bytes:
+def packed(content: dict[str, bytes]) -> bytes:
     """The files as tar.gz, without times and owners."""
     stream = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=stream, mode="wb", mtime=0) as squeezed,
         tarfile.open(fileobj=squeezed, mode="w") as tar,
     ):
-        for path in sorted(held):
+        for path in sorted(content):
             entry = tarfile.TarInfo(path)
-            entry.size, entry.mode = len(held[path]), 0o755 if path == BINARY else 0o644
-            tar.addfile(entry, io.BytesIO(held[path]))
+            entry.size, entry.mode = len(content[path]), 0o755 if path == BINARY else 0o644
+            tar.addfile(entry, io.BytesIO(content[path]))
     return stream.getvalue()
 
 

@@ -137,7 +137,7 @@ def stop_apiserver(cluster: Cluster, pod: Object) -> None:
         )
 
 
-def forbid(cluster: Cluster, pod: Object) -> None:
+def forbid(cluster: Cluster) -> None:
     """The probes' account loses its right to write, as where an administrator removes the binding."""
     cluster.api.patch(MAY_WRITE, {"subjects": []})
 
@@ -202,14 +202,15 @@ def _gone(cluster: Cluster, pod: Object) -> None:
 @dataclass(frozen=True)
 class Failure:
     """`wanted`: outcome and reason of the run that ends next, and `judged` whether that is a run of the
-    affected pod; `policy`: merged into the policy; `act`: done once the probe runs; `after`: done when it is
-    judged."""
+    affected pod; `policy`: merged into the policy; `before`: done before the run is asked for; `act`: done
+    once the probe runs; `after`: done when it is judged."""
 
     name: str
     wanted: str
     policy: Object
     act: Callable[[Cluster, Object], None] | None = None
     after: Callable[[Cluster], None] | None = None
+    before: Callable[[Cluster], None] | None = None
     judged: bool = field(default=True, kw_only=True)
 
 
@@ -237,7 +238,7 @@ ALL = (
     Failure("kubelet stopped", "read Read", SLOW, stop_kubelet, back),
     Failure("kubelet stopped, probe stuck", "unknown KubeletSilent", SILENT, stop_both, back),
     Failure("API server away", "read Read", SLOW, stop_apiserver),
-    Failure("right to write taken", "unknown NotWritten", UNFINISHED, forbid, allow),
+    Failure("right to write taken", "unknown NotWritten", UNFINISHED, after=allow, before=forbid),
 )
 
 
@@ -265,6 +266,8 @@ def _perform(cluster: Cluster, failure: Failure) -> tuple[Object, str]:
     """How the run ended, and the pod's UID."""
     cluster.policy(**USUAL, awaited=False)
     cluster.policy(**failure.policy)
+    if failure.before is not None:
+        failure.before(cluster)
     with watching.pods(cluster.plane, namespace=NAMESPACE, selector=PROBE) as seen:
         mark = cluster.ask()
         pod = _act(cluster, failure, mark, seen)

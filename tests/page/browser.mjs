@@ -1,7 +1,7 @@
 // Opens pages in Chromium as a person would, and prints as JSON what it saw.
 // node browser.mjs MODULES '{"chromium": "...", "profile": "...", "visits": [...]}'
 //
-// A visit: {"file", "dark", "width", "print", "wait": selector, "steps": [...], "axe", "shot": FILE}; each step
+// A visit: {"file", "dark", "width", "height", "print", "steps": [...], "axe", "shot", "full", "pdf"}; each step
 // is [action, ...arguments] of `ACTIONS`.  The answer has per visit what was read, console lines, requests.
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
@@ -17,6 +17,7 @@ const ACTIONS = {
   click: (page, role, name) => page.getByRole(role, { name, exact: true }).first().click(),
   hash: (page, hash) => page.evaluate((value) => { location.hash = value; }, hash),
   back: (page) => page.goBack(),
+  scroll: (page, selector) => page.locator(selector).first().evaluate((element) => element.scrollIntoView()),
   appears: (page, selector) => page.waitForSelector(selector),
 };
 const READ = {
@@ -43,7 +44,7 @@ async function visit(context, wanted) {
   page.on("dialog", (dialog) => { said.push(`dialog: ${dialog.message()}`); return dialog.dismiss(); });
   page.on("request", (request) => requests.push(request.url()));
   await page.emulateMedia({ colorScheme: wanted.dark ? "dark" : "light", media: wanted.print ? "print" : "screen" });
-  await page.setViewportSize({ width: wanted.width ?? 1280, height: 900 });
+  await page.setViewportSize({ width: wanted.width ?? 1280, height: wanted.height ?? 900 });
   const url = pathToFileURL(wanted.file).href;
   await page.goto(url, { waitUntil: "load" });
   const opened = await page.evaluate(() => performance.now());

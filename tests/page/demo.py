@@ -31,6 +31,7 @@ HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=al
 
 def _alive(result: Result, *, hottest: int = 61) -> Result:
     """With temperatures, power, serial numbers and quiet links."""
+    whole = made.instrumented(result)
     gpus = [
         replace(
             gpu,
@@ -42,18 +43,15 @@ def _alive(result: Result, *, hottest: int = 61) -> Result:
             ),
             power=Power(usage_mw=310_000 + 4_000 * gpu.index, enforced_limit_mw=700_000),
         )
-        for gpu in result.gpus
+        for gpu in whole.gpus
     ]
-    return replace(made.instrumented(result), gpus=gpus)
+    return replace(whole, gpus=gpus)
 
 
 H100 = _alive(made.h100())
 MACHINES: dict[str, tuple[Result, Result | None]] = {
     "gpu-h100-1": (H100, nccl_results.h100()),
-    "gpu-h100-2": (
-        made.with_gpu(H100, 3, link_errors=LinkErrors(replay=14, recovery=0, crc_flit=2, crc_data=0)),
-        nccl_results.h100(),
-    ),
+    "gpu-h100-2": (H100, nccl_results.h100()),
     "gpu-h100-slow": (made.without_links(H100, 2, count=12), nccl_results.h100(310)),
     "gpu-h100-p2p": (made.with_pair(made.with_pair(H100, 0, 1, read=5), 1, 0, read=5), None),
     "gpu-dgx1": (_alive(made.dgx1(), hottest=88), None),
@@ -68,8 +66,9 @@ def bodies() -> Iterator[dict[str, Any]]:
     for name, (health, nccl) in MACHINES.items():
         report = _report(name, health, nccl)
         if name == "gpu-h100-2":  # a GPU is lost after the first reading
+            health = made.with_gpu(_alive(made.h100(7)), 3, link_errors=LinkErrors(replay=14, recovery=0))
             for at in (NOW - 120, NOW - 60):
-                report = report.after(read(_alive(made.h100(7))), node=make_node(name), at=at)
+                report = report.after(read(health), node=make_node(name), at=at)
         yield _body(names.REPORT_KIND, name, status=to_builtins(report.status))
         feed = feed_windows.STARVED_BY_A_DISK if name == "gpu-titan" else None
         yield _reading(name, health=health, feed=feed)

@@ -63,7 +63,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ("gpu-h100-2", "gpus.7.missing", True),
         ("gpu-titan", "fed", 0.42),
         ("gpu-new", "verdict", "unknown"),
-        ("gpu-new", "count", None),
+        ("gpu-new", "causes", ["unread"]),
         ("gpu-hostile", "usable", None),
         ("gpu-hostile", "summary", demo.HOSTILE),
     ],

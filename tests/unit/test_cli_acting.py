@@ -85,7 +85,7 @@ def test_a_run_is_asked_for_and_its_result_printed(operator: SteppedOperator, ca
 
 
 @pytest.mark.parametrize(
-    ("policy", "arguments", "code", "said"),
+    ("policy", "arguments", "code", "output"),
     [
         ({"mode": "Paused"}, ("--timeout", "5s"), 1, "policy default is paused"),
         ({"budget": {"concurrentProbes": 0}}, ("--timeout", "5s"), 1, "budget.concurrentProbes 0"),
@@ -102,12 +102,12 @@ def test_a_run_says_what_it_waits_for(
     policy: dict[str, Any],
     arguments: tuple[str, ...],
     code: int,
-    said: str,
+    output: str,
 ) -> None:
     operator.cluster.change(POLICIES, "default", {"spec": policy})
     operator.deliver()
     result = call("run", "node-1", *arguments)
-    assert (result.exit_code, said in flat(result)) == (code, True), result.output
+    assert (result.exit_code, output in flat(result)) == (code, True), result.output
     waited = "--timeout" in arguments and code == 1
     assert ("The request stands" in flat(result)) == waited
     assert ("pull" in spec(operator).get("requestedProbes", {})) == ("nccl" in arguments)
@@ -118,7 +118,7 @@ def flat(result: Printed) -> str:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         (("healthy", "--until", "31d", "--reason", "r"), "at most 30d"),
         (("healthy", "--until", "0s", "--reason", "r"), "is over"),
@@ -134,11 +134,11 @@ def flat(result: Printed) -> str:
     ],
 )
 def test_an_override_that_the_operator_would_refuse_is_never_written(
-    operator: SteppedOperator, call: Call, arguments: tuple[str, ...], said: str
+    operator: SteppedOperator, call: Call, arguments: tuple[str, ...], output: str
 ) -> None:
     by = () if "--list" in arguments or "--end" in arguments else ("--by", "ann")
     result = call("override", "node-1", *arguments, *by)
-    assert (result.exit_code, said in flat(result)) == (2, True), result.output
+    assert (result.exit_code, output in flat(result)) == (2, True), result.output
     assert not operator.cluster.objects[NODES]["node-1"]["metadata"].get("annotations")
 
 
@@ -203,10 +203,10 @@ def test_diff_shows_differences_alone_and_what_was_read_once(operator: SteppedOp
     assert result.exit_code == 0
     assert max(map(len, result.output.splitlines())) <= 80
     document = json.loads(call("diff", "node-1", "node-2", "-o", "json").output)
-    found = {each["what"]: each["values"] for each in document["differences"]}
-    assert found["label rack"] == ["absent", "r7"]
-    assert "90.02: GPU 1" in found["VBIOS"][1]
-    assert found["MIG"][1] is None
+    differences = {each["what"]: each["values"] for each in document["differences"]}
+    assert differences["label rack"] == ["absent", "r7"]
+    assert "90.02: GPU 1" in differences["VBIOS"][1]
+    assert differences["MIG"][1] is None
     assert "Read on one node only:" in result.output
     assert {"GPUs", "driver", "hottest GPU"} <= set(document["alike"])
     assert "all_reduce" in document["readOnNeither"]
@@ -258,8 +258,8 @@ def test_history_draws_only_what_varies() -> None:
 def test_kubectl_completes_commands_options_and_nodes(
     call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def completed(*words: str) -> list[str]:
-        monkeypatch.setattr("sys.argv", ["kubectl_complete-nodegauge", *words])
+    def completed(*parts: str) -> list[str]:
+        monkeypatch.setattr("sys.argv", ["kubectl_complete-nodegauge", *parts])
         completion.kubectl()
         return [line.partition("\t")[0] for line in capsys.readouterr().out.splitlines()]
 

@@ -36,7 +36,7 @@ class Clock:
     """Held: only a rest moves it."""
 
     def __init__(self) -> None:
-        self.now, self.rested, self.told = NOW + 120, list[float](), list[str]()
+        self.now, self.rested, self.lines = NOW + 120, list[float](), list[str]()
 
     def rest(self, seconds: float) -> None:
         self.rested.append(seconds)
@@ -44,7 +44,7 @@ class Clock:
 
 
 @pytest.mark.parametrize(
-    ("streams", "says", "told"),
+    ("streams", "says", "lines"),
     [
         ([[CORRUPTING], []], FAILS, ""),
         ([[CORRUPTING], [CORRUPTING]], FAILS, ""),
@@ -58,18 +58,18 @@ def test_each_change_is_told_once(
     monkeypatch: pytest.MonkeyPatch,
     streams: list[list[dict[str, Any]]],
     says: list[str],
-    told: str,
+    lines: str,
 ) -> None:
     fake, clock = FakeKubectl(tmp_path, monkeypatch), Clock()
     fake.serve(POLICIES, [policy_body()])
     fake.serve(REPORTS, [body_of(explained.healthy())])
     fake.watches(*streams)
-    watched = Watch(Cluster(), clock=lambda: clock.now, rest=clock.rest, tell=clock.told.append)
+    watched = Watch(Cluster(), clock=lambda: clock.now, rest=clock.rest, tell=clock.lines.append)
     assert watched.begin() == 1
     shown = [line(change) for change in watched.changes(until=NOW + 122)]
     assert [text[10 : 10 + len(want)] for text, want in zip(shown, says, strict=False)] == says
     assert len(shown) >= len(says)
-    assert told in " ".join(clock.told)
+    assert lines in " ".join(clock.lines)
 
 
 def test_after_a_gap_it_tells_what_changed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,9 +67,9 @@ def test_a_pod_is_kept_away_as_the_scheduler_would(spec: dict[str, Any], kept_by
         unschedulable=True,
         gpus=8,
     )
-    found = barriers(wish_of(pod(**spec)), node, short_keys=("interconnect",))
-    assert [barrier.text for barrier in found] == kept_by
-    assert [barrier.ours for barrier in found] == [text.startswith("nodegauge.dev/") for text in kept_by]
+    kept = barriers(wish_of(pod(**spec)), node, short_keys=("interconnect",))
+    assert [barrier.text for barrier in kept] == kept_by
+    assert [barrier.ours for barrier in kept] == [text.startswith("nodegauge.dev/") for text in kept_by]
 
 
 @pytest.fixture

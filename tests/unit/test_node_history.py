@@ -74,7 +74,7 @@ STEADY = [463, 461, 466] * 10
 
 
 @pytest.mark.parametrize(
-    ("rates", "said"),
+    ("rates", "sentences"),
     [
         ([*STEADY, 417], ["all_reduce 463 GB/s for 30 days, 417 since 24 Nov"]),
         ([*STEADY, 417, 418, 416], ["all_reduce 463 GB/s for 30 days, 417 since 24 Nov"]),
@@ -88,9 +88,9 @@ STEADY = [463, 461, 466] * 10
         ([], []),
     ],
 )
-def test_a_trend_says_what_changed_and_since_when(rates: list[int | None], said: list[str]) -> None:
+def test_a_trend_says_what_changed_and_since_when(rates: list[int | None], sentences: list[str]) -> None:
     dates = (str(FIRST + timedelta(days=number)) for number in range(len(rates)))
-    assert trend({day: Day(all_reduce=r) for day, r in zip(dates, rates, strict=True) if r}) == said
+    assert trend({day: Day(all_reduce=r) for day, r in zip(dates, rates, strict=True) if r}) == sentences
 
 
 def test_versions_and_throttling_have_their_day() -> None:

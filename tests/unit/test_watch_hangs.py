@@ -43,8 +43,8 @@ class Node:
             node="node-1",
             deadline=settings.deadline,
         )
-        told = {"deliver": self.readings.append, "progress": self.progress}
-        self.resident = Resident(own, Delivery(pending=lambda: self.pending, **told))
+        outlets = {"deliver": self.readings.append, "progress": self.progress}
+        self.resident = Resident(own, Delivery(pending=lambda: self.pending, **outlets))
 
     @property
     def watcher(self) -> Watcher:

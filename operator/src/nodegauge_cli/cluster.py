@@ -192,8 +192,8 @@ def _url(path: str, query: Mapping[str, object]) -> str:
 def _refusal(text: str) -> NoCluster:
     """What kubectl says, with the way out."""
     text = " ".join(text.split())
-    found = _STATUS.search(text)
-    match found[1] if found else "":
+    refusal = _STATUS.search(text)
+    match refusal[1] if refusal else "":
         case "NotFound":
             return _missing(text)
         case "Forbidden" | "Unauthorized":

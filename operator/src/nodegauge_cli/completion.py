@@ -37,8 +37,8 @@ def kubectl() -> None:
     """
     from nodegauge_cli.__main__ import PLUGIN, main
 
-    *words, incomplete = sys.argv[1:] or [""]
-    for item in ShellComplete(main, {}, PLUGIN, "").get_completions(words, incomplete):
+    *arguments, incomplete = sys.argv[1:] or [""]
+    for item in ShellComplete(main, {}, PLUGIN, "").get_completions(arguments, incomplete):
         click.echo(_line(item))
     click.echo(NO_FILES)
 

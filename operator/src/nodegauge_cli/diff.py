@@ -61,11 +61,11 @@ def diff(nodes: tuple[str, str], form: str | None, context: str) -> None:
 
 def document(one: Side, other: Side) -> Mapping[str, object]:
     """The same for programs; null: not read."""
-    found, alike, neither = compared(one, other)
+    result, alike, neither = compared(one, other)
     return {
         "nodes": [{"name": side.node, "readAt": side.read_at or None} for side in (one, other)],
         "differences": [
-            {"what": each.what, "values": [value or None for value in each.values]} for each in found
+            {"what": each.what, "values": [value or None for value in each.values]} for each in result
         ],
         "alike": alike,
         "readOnNeither": neither,
@@ -74,12 +74,12 @@ def document(one: Side, other: Side) -> Mapping[str, object]:
 
 def text(one: Side, other: Side) -> Iterator[str]:
     """The lines for people, 80 columns wide."""
-    found, alike, neither = compared(one, other)
+    result, alike, neither = compared(one, other)
     for side in (one, other):
         yield output.entry(side.node, _when(side), indent=max(len(one.node), len(other.node)) + 2)
     yield ""
-    known = [each for each in found if all(each.values)]
-    once = [each for each in found if not all(each.values)]
+    known = [each for each in result if all(each.values)]
+    once = [each for each in result if not all(each.values)]
     if known:
         yield from _table(known, one, other)
     elif alike:
@@ -96,17 +96,17 @@ def text(one: Side, other: Side) -> Iterator[str]:
 
 def compared(one: Side, other: Side) -> tuple[list[Difference], list[str], list[str]]:
     """What differs, what is alike, and what was read on neither node."""
-    found, alike, neither = [], [], []
+    result, alike, neither = [], [], []
     for what in one.facts | other.facts:
         a, b = one.facts.get(what), other.facts.get(what)
         if a is None and b is None:
             neither.append(what)
         elif a is None or b is None or differs(a, b):
-            found.append(Difference(what, (a.text if a else "", b.text if b else "")))
+            result.append(Difference(what, (a.text if a else "", b.text if b else "")))
         else:
             alike.append(what)
     if one.labels is None or other.labels is None:
-        return found, alike, [*neither, "labels"]
+        return result, alike, [*neither, "labels"]
     for key in one.labels | other.labels:
         values = tuple(
             side.labels.get(key, Fact("absent")).text or "(empty)"
@@ -116,9 +116,9 @@ def compared(one: Side, other: Side) -> tuple[list[Difference], list[str], list[
         (
             alike.append(key)
             if values[0] == values[1]
-            else found.append(Difference(key, (values[0], values[1])))
+            else result.append(Difference(key, (values[0], values[1])))
         )
-    return found, alike, neither
+    return result, alike, neither
 
 
 def _side(cluster: Cluster, node: str) -> Side:
@@ -154,9 +154,9 @@ def _when(side: Side) -> str:
     return f"read {ago} ago, at {side.read_at}" + "".join(f"; {text}" for text in side.unread)
 
 
-def _table(found: Sequence[Difference], one: Side, other: Side) -> Iterator[str]:
+def _table(result: Sequence[Difference], one: Side, other: Side) -> Iterator[str]:
     head = Difference("", (one.node, other.node))
-    for each in (head, *found):
+    for each in (head, *result):
         values = [output.printable(value or NOT_READ) for value in each.values]
         columns = [
             textwrap.wrap(cell, width) or [""]

@@ -53,10 +53,10 @@ def explain(node: str, everything: bool, exit_code: bool, form: str | None, cont
         from nodegauge_cli.explanation import explained
         from nodegauge_cli.standing import policies_of
         from nodegauge_operator.api.report import parse_report
-    found = body.result()
-    if found is None:
+    result = body.result()
+    if result is None:
         raise NotThere(no_report(node))
-    report = parse_report(found)
+    report = parse_report(result)
     policy = policies_of(policies.result()).get(report.status.policy)
     now = time.time()
     explanation = explained(report, policy, now=now)

@@ -140,10 +140,10 @@ def _known(cluster: Cluster, node: str) -> Known:
     body = cluster.find(REPORTS, node)
     report = parse_report(body) if body is not None else None
     try:
-        found = cluster.find(HISTORIES, node)
+        result = cluster.find(HISTORIES, node)
     except NotThere:
         return Known(report, None, "this cluster has no NodeHistories: an older version is installed")
-    return Known(report, parse_node_history(found) if found is not None else None)
+    return Known(report, parse_node_history(result) if result is not None else None)
 
 
 def _last(days: Mapping[str, Day], count: int) -> dict[str, Day]:

@@ -79,9 +79,9 @@ def _line(row: Sequence[Cell], widths: Sequence[int]) -> str:
 def entry(label: str, text: str, *, style: str = "", indent: int = 10, width: int = WIDTH) -> str:
     """A short word, then text that is wrapped beside it: `indent` columns from the left."""
     lines = textwrap.wrap(printable(text), width - indent, break_on_hyphens=False) or [""]
-    beside = [f"{printable(label):<{indent - 1}} ", *(" " * indent for _ in lines[1:])]
+    margins = [f"{printable(label):<{indent - 1}} ", *(" " * indent for _ in lines[1:])]
     return "\n".join(
-        f"{left}{styled(line, style)}".rstrip() for left, line in zip(beside, lines, strict=True)
+        f"{left}{styled(line, style)}".rstrip() for left, line in zip(margins, lines, strict=True)
     )
 
 

@@ -105,20 +105,21 @@ def barriers(wish: Wish, node: Candidate, *, short_keys: Collection[str]) -> lis
 
     `short_keys`: label keys that nodegauge writes beside those with its prefix.
     """
-    found = [
+    barriers_of_node = [
         Barrier(kind=Kind.TAINT, text=_taint(taint), key=taint.key, ours=taint.key in names.NODE_TAINTS)
         for taint in node.taints
         if taint.effect in BLOCKING and taint.key != names.TAINT_OF_CORDON
         if not any(_tolerates(known, taint) for known in wish.tolerations)
     ]
     by_term = [list(_lacks(term, node, short_keys)) for term in wish.terms]
-    found += min(by_term, key=lambda lacking: len(lacking), default=[])
+    fewest: list[Barrier] = min(by_term, key=len, default=[])
+    barriers_of_node += fewest
     unschedulable = Taint(key=names.TAINT_OF_CORDON, effect="NoSchedule")
     if node.unschedulable and not any(_tolerates(known, unschedulable) for known in wish.tolerations):
-        found.append(Barrier(kind=Kind.CORDON, text="cordoned"))
+        barriers_of_node.append(Barrier(kind=Kind.CORDON, text="cordoned"))
     if node.gpus is not None and node.gpus < wish.gpus:
-        found.append(Barrier(kind=Kind.GPUS, text=f"fewer than {wish.gpus} allocatable GPUs"))
-    return found
+        barriers_of_node.append(Barrier(kind=Kind.GPUS, text=f"fewer than {wish.gpus} allocatable GPUs"))
+    return barriers_of_node
 
 
 def _lacks(

@@ -107,7 +107,7 @@ def _ask(cluster: Cluster, report: Report, probes: Sequence[str]) -> str:
 
 def _wait_and_tell(cluster: Cluster, node: str, asked: Sequence[str], mark: str, timeout: float) -> int:
     """Wait for every answer, saying what is waited for when that changes; the exit code."""
-    began, told = time.monotonic(), ""
+    began, shown = time.monotonic(), ""
     while True:
         report = _report(cluster, node)
         missing = [probe for probe in asked if mark not in report.status.probe[probe].request]
@@ -118,15 +118,15 @@ def _wait_and_tell(cluster: Cluster, node: str, asked: Sequence[str], mark: str,
             break
         policy = _policy(cluster, report)
         text = waits.sentence(report.status, policy, missing, _pods(cluster, report), _ready(cluster, node))
-        if text != told:
+        if text != shown:
             click.echo(f"{output.age(passed):>4}  {text}", err=True)
-            told = text
+            shown = text
         time.sleep(min(POLL_SECONDS, timeout - passed))
     answered = [probe for probe in asked if probe not in missing]
     if answered:
         _tell(cluster, report, answered)
     click.echo(
-        f"Not measured within the time: {', '.join(missing)} ({told or 'no answer'}). The request stands: "
+        f"Not measured within the time: {', '.join(missing)} ({shown or 'no answer'}). The request stands: "
         f"`{called()} explain {node}` shows the result later.",
         err=True,
     )
@@ -164,7 +164,7 @@ def _tell(cluster: Cluster, report: Report, asked: Sequence[str]) -> int:
     known = faults(report.status, policy=policy, node=report.name) if policy is not None else []
     for name in asked:
         probe = report.status.probe[name]
-        codes.append(_told(probe, [fault for fault in known if fault.probe == name], click.echo))
+        codes.append(_shown(probe, [fault for fault in known if fault.probe == name], click.echo))
     verdict = report.status.verdict.value
     taints = ", ".join(f"{t.key}={t.value}:{t.effect}" for t in report.status.desired.taints)
     style = output.verdict(verdict).style
@@ -174,7 +174,7 @@ def _tell(cluster: Cluster, report: Report, asked: Sequence[str]) -> int:
     return max(codes, default=GOOD)
 
 
-def _told(probe: ProbeStatus, known: Sequence[Fault], echo: Callable[[str], None]) -> int:
+def _shown(probe: ProbeStatus, known: Sequence[Fault], echo: Callable[[str], None]) -> int:
     last = probe.last_run
     if last is None or last.outcome is not Outcome.READ:
         why = f"{last.reason}: {last.message}" if last else "no run"

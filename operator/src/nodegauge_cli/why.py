@@ -116,12 +116,12 @@ def _judged(about: Answer, wish: Wish, fleet: Fleet) -> Answer:
     would_do, ours_alone = [], []
     candidates = _candidates(fleet, wish)
     for node in candidates:
-        found = barriers(wish, node, short_keys=short_keys)
-        if not found:
+        barriers_of_node = barriers(wish, node, short_keys=short_keys)
+        if not barriers_of_node:
             would_do.append(node.name)
-        elif all(barrier.ours for barrier in found):
+        elif all(barrier.ours for barrier in barriers_of_node):
             ours_alone.append(node.name)
-        for barrier in found:
+        for barrier in barriers_of_node:
             group, row = _row(barrier, standings.get(node.name), fleet.reports.get(node.name))
             known = rows.setdefault((group, row.what, row.why), row)
             known.nodes.append(node.name)

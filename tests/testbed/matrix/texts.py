@@ -22,11 +22,10 @@ from testbed.hardware import HardwareError
 from testbed.matrix.expected import scenarios
 from testbed.matrix.worker import Machine, NodeHarness
 
-
 POD = {"pod": "pod", "podUID": "pod", "nodeUID": "node-1-uid"}
 
 
-class Told(msgspec.Struct, frozen=True):
+class Case(msgspec.Struct, frozen=True):
     """One fault: NodeReport, NodeReading and Node as the API has them."""
 
     name: str
@@ -36,7 +35,7 @@ class Told(msgspec.Struct, frozen=True):
 
 def measured(node: NodeHarness) -> list[tuple[str, str]]:
     """After a load run and an NCCL run in which all was well: their documents by probe."""
-    last = decode(node.documents[-1])
+    last = decode(node.document)
     count = len(last.gpus)
     load = load_results.loaded(*(load_results.gpu(index) for index in range(count))).load
     arms = [
@@ -53,7 +52,7 @@ def measured(node: NodeHarness) -> list[tuple[str, str]]:
     return [(probe, text(result)) for probe, result in runs.items()]
 
 
-def play(profile: str) -> Iterator[Told]:
+def play(profile: str) -> Iterator[Case]:
     with tempfile.TemporaryDirectory() as folder:
         machine = Machine(profile, Path(folder), seed="texts")
         with machine.clock.patched():
@@ -66,12 +65,12 @@ def play(profile: str) -> Iterator[Told]:
                     continue
                 for _ in range(scenario.runs):
                     node.run()
-                yield Told(scenario.name, node.clock.seconds(), _objects(node, documents))
+                yield Case(scenario.name, node.clock.seconds(), _objects(node, documents))
 
 
 def _objects(node: NodeHarness, documents: list[tuple[str, str]]) -> list[dict[str, Any]]:
     name, now = node.node.name, node.clock.seconds()
-    parts = dict([*documents, (names.PROBE_HEALTH, node.documents[-1])])
+    parts = dict([*documents, (names.PROBE_HEALTH, node.document)])
     reading = {
         probe: {"sequence": 1, "at": stamp(now), "reason": "run", "reading": document, **POD}
         for probe, document in parts.items()
@@ -92,5 +91,5 @@ def _objects(node: NodeHarness, documents: list[tuple[str, str]]) -> list[dict[s
 
 
 if __name__ == "__main__":
-    for told in play(sys.argv[1]):
-        sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
+    for case in play(sys.argv[1]):
+        sys.stdout.buffer.write(msgspec.json.encode(case) + b"\n")

@@ -105,6 +105,7 @@ class NodeHarness:
         self.node = replace(make_node().bearing(profile.node.labels), gpu_capacity=capacity)
         self.report = make_report(self.node)
         self.judgement: Judgement | None = None
+        self.document = ""
 
     @property
     def facts(self) -> NodeFacts:
@@ -113,7 +114,8 @@ class NodeHarness:
 
     def run(self) -> None:
         self.clock.sleep(INTERVAL)
-        result = decode(_measure(self.hardware))
+        self.document = _measure(self.hardware)
+        result = decode(self.document)
         before = self.report.status.probe[names.PROBE_HEALTH]
         self.judgement = judge_health(
             result,

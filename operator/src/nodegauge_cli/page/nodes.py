@@ -50,7 +50,7 @@ def node_data(
         count=share.gpus,
         usable=share.usable,
         lost=share.lost,
-        causes=_causes(known, share.lost),
+        causes=_causes(known, status, share.lost),
         read_at=status.probe[names.PROBE_HEALTH].read_at,
         summary=status.summary,
         policy=status.policy,
@@ -125,10 +125,11 @@ def _identity(gpu: GpuIdentity, *, missing: bool = False) -> GpuData:
     return GpuData(index=gpu.index, uuid=gpu.uuid, serial=gpu.serial, pci=gpu.pci, missing=missing)
 
 
-def _causes(known: list[Fault], lost: Mapping[str, int]) -> list[str]:
+def _causes(known: list[Fault], status: ReportStatus, lost: Mapping[str, int]) -> list[str]:
     """One word each, to filter by: causes of faults, codes of findings without one, and why no GPU can be
     used."""
-    return list(dict.fromkeys([*(fault.cause or fault.code for fault in known), *lost]))
+    unread = [] if status.probe[names.PROBE_HEALTH].read_at else [UNREAD]
+    return list(dict.fromkeys([*(fault.cause or fault.code for fault in known), *lost, *unread]))
 
 
 def _notes(report: Report, reading: OfReading, chassis: Chassis | None) -> list[str]:

@@ -164,16 +164,6 @@ def _changes(sources: Sources, *, since: str) -> Iterator[Changed]:
     """Versions and transitions since then; all of them if no good run is known."""
     status, start = sources.reported.report.status, unstamp(since)
     changes = [each for each in transitions_of(status.transitions) if unstamp(each.at) > start]
-    if unstamp(status.versions.since) > start:
-        changes += [
-            Changed(at=status.versions.since, what=what, after=value)
-            for what, value in (
-                ("driver", status.versions.driver),
-                ("vbios", status.versions.vbios),
-                ("kernel", status.versions.kernel),
-            )
-            if value
-        ]
     yield from sorted([*changes, *versions_of(sources.history, since=since)], key=lambda change: change.at)
 
 

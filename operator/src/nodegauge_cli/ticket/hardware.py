@@ -85,7 +85,7 @@ def boards_of(status: ReportStatus, health: Result | None, *, accused: Sequence[
             if at is None:
                 known.append(Board(index=gpu.index, serial=gpu.serial, uuid=gpu.uuid, pci=gpu.pci, lost=lost))
             elif lost:
-                known[at] = replace(known[at], lost=True)
+                known[at] = _identified(replace(known[at], lost=True), gpu)
     known += [
         Board(index=gpu.index, serial=gpu.serial, uuid=gpu.uuid, pci=gpu.pci)
         for gpu in accused
@@ -113,6 +113,13 @@ def _of_reading(gpu: Gpu) -> Board:
         vbios=text_of(gpu.vbios),
         memory_mib=gpu.memory_mib if isinstance(gpu.memory_mib, int) else None,
         counters={path: value for path, value in read if isinstance(value, int)},
+    )
+
+
+def _identified(board: Board, gpu: GpuIdentity) -> Board:
+    """The board with what its last reading no longer says: a lost GPU tells its index alone."""
+    return replace(
+        board, serial=board.serial or gpu.serial, uuid=board.uuid or gpu.uuid, pci=board.pci or gpu.pci
     )
 
 

@@ -25,6 +25,8 @@ NOT_READY, NEVER_READ, STALE = "not-ready", "never-read", "stale"
 """Why nobody reads it, where its probe does not say (`Unreadable.symptom`)."""
 MOST = 400
 """Bytes of what was measured, and of the next step.  Chosen by this project: a text message holds them."""
+FEW = 2
+"""GPUs whose serial numbers and addresses are labels."""
 _LOOK_AT_NODE = "`kubectl describe node NODE`: its conditions say what the kubelet lacks."
 _LOOK_AT_REPORT = "`kubectl describe nodereport NODE`: lastRun of the probe health says why no run was read."
 
@@ -41,9 +43,9 @@ class Alert(Struct, frozen=True, kw_only=True):
     gpu: str = ""
     """Index of the GPU; several with commas; empty if it is about none."""
     serial: str = ""
-    """Of the one GPU."""
+    """Of the GPU, or of both of a pair, with a comma; empty if it is about more."""
     pci: str = ""
-    """Of the one GPU."""
+    """Likewise."""
     measured: str
     """What was measured, with its numbers."""
     since: str = ""
@@ -87,15 +89,15 @@ def why_unread(status: ReportStatus, node: NodeView, policy: Policy) -> str:
 
 
 def _of_fault(fault: Fault, node: str) -> Alert:
-    alone = fault.gpus[0] if len(fault.gpus) == 1 else None
+    few = fault.gpus if len(fault.gpus) <= FEW else []
     also = f" Also: {fault.also}." if fault.also else ""
     return Alert(
         taint=fault.taint.partition("=")[0],
         cause=fault.cause,
         code=fault.code,
         gpu=",".join(str(gpu.index) for gpu in fault.gpus if gpu.index is not None),
-        serial=alone.serial if alone is not None else "",
-        pci=alone.pci if alone is not None else "",
+        serial=",".join(gpu.serial for gpu in few if gpu.serial),
+        pci=",".join(gpu.pci for gpu in few if gpu.pci),
         measured=cut(f"{fault.measured or fault.title}{also}", MOST),
         since=fault.since,
         next_step=_step(fault.next_step, node),

@@ -151,19 +151,19 @@ def _of_gates(
         {taint.key: taint for taint in status.desired.taints if taint.key in names.TAINTS_OF_FAULTS}
         for status in (before, after)
     )
-    changes, told = [], {fault.code: fault for fault in every}
+    changes, by_code = [], {fault.code: fault for fault in every}
     for key, taint in new.items():
         if old.get(key) != taint:
             gate = gates.tainting(after, gates.KIND_OF_TAINT[key], policy=policy)
             assert gate is not None, "a gate asks for this taint"
             runs = f" after {gate.bad} bad run{'s' if gate.bad > 1 else ''}" if gate.bad else ""
-            changes.append((Reason.TAINTED, f"tainted {wording.short(taint)}{runs}", told.get(gate.code)))
+            changes.append((Reason.TAINTED, f"tainted {wording.short(taint)}{runs}", by_code.get(gate.code)))
     changes += [(*_lifted(taint, before, after), None) for key, taint in old.items() if key not in new]
     known = {gate.code for gate in before.gates if gate.state is GateState.HELD_BACK}
     for gate in after.gates:
         if gate.state is GateState.HELD_BACK and gate.code in gates.GATES and gate.code not in known:
             why = f"{faults.would_be(gate)} {faults.no_slot(gate, policy)}"
-            changes.append((Reason.HELD_BACK, why, told.get(gate.code)))
+            changes.append((Reason.HELD_BACK, why, by_code.get(gate.code)))
     if not changes:
         return None
     changes.sort(key=lambda change: MOST_SERIOUS_FIRST.index(change[0]))

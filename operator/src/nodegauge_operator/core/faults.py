@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from nodegauge_judge import CATALOGUE, Finding, GpuIdentity, Severity
 from nodegauge_judge.rule import NEXT, measured, worst_first
+from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy
 from nodegauge_operator.api.report import (
     NEVER,
     GateState,
     GateStatus,
-    GpusStatus,
     ReportStatus,
     stamp,
 )
@@ -82,22 +82,23 @@ class Fault(Struct, frozen=True, rename="camel", kw_only=True):
     def where(self) -> str:
         """The place with all that names it: `GPU 3 (0000:3b:00.0), serial 1654922001234 and 2 more`; empty
         for the node as a whole."""
-        place, more = "" if self.subject in NOWHERE else self.subject, ""
-        if others := _MORE.search(place):
-            place, more = place[: others.start()], others[0]
+        location, more = "" if self.subject in NOWHERE else self.subject, ""
+        if others := _MORE.search(location):
+            location, more = location[: others.start()], others[0]
         if len(self.gpus) == 1:
             gpu = self.gpus[0]
             parts = [f"GPU {gpu.index}" if gpu.index is not None else "", gpu.pci]
-            place = ", ".join([*([place] if place else []), *(part for part in parts if part not in place)])
+            new = [part for part in parts if part not in location]
+            location = ", ".join([location, *new] if location else new)
         serials = ", ".join(gpu.serial or "unknown" for gpu in self.gpus[:MANY_GPUS])
         known = any(gpu.serial for gpu in self.gpus)
-        return (f"{place}, serial {serials}" if known else place) + more
+        return (f"{location}, serial {serials}" if known else location) + more
 
     def sentence(self, most: int) -> str:
         """Place, what was measured, since when, and the next step, in at most so many bytes.  What was
         measured is cut first."""
-        place = f"{self.where}: " if self.where else ""
-        return cut(place + self.detail(most - len(place.encode())), most)
+        location = f"{self.where}: " if self.where else ""
+        return cut(location + self.detail(most - len(location.encode())), most)
 
     def detail(self, most: int) -> str:
         """The same without the place."""
@@ -166,14 +167,14 @@ def _evidence(gate: GateStatus, status: ReportStatus) -> Finding:
 
 def _without_gate(status: ReportStatus, codes: set[str], *, node: str) -> Iterator[Fault]:
     """Findings of the last runs that no gate of this list describes."""
-    found = [
+    pairs = [
         (finding, probe)
         for probe in status.probes
         for finding in probe.findings
         if finding.severity is not Severity.INFO and finding.code not in codes
     ]
-    order = worst_first(finding for finding, _ in found)
-    for finding, probe in sorted(found, key=lambda pair: order.index(pair[0])):
+    order = worst_first(finding for finding, _ in pairs)
+    for finding, probe in sorted(pairs, key=lambda pair: order.index(pair[0])):
         fault = _of_finding(finding, status.gpus, node=node)
         yield replace(fault, probe=probe.name, since=probe.since, last_seen=probe.read_at)
 

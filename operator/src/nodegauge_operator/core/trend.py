@@ -94,10 +94,10 @@ def _levels(points: Sequence[Point]) -> tuple[Level | None, Level]:
 
 def _throttled(days: Mapping[date, Day]) -> Iterator[str]:
     known = {day: each.throttled for day, each in days.items() if each.throttled is not None}
-    held = {day: seconds for day, seconds in known.items() if seconds >= 1}
-    if held:
-        total, last = sum(held.values()), _shown(max(held))
-        yield f"throttled {total:.0f} s on {len(held)} of {len(known)} days, last on {last}"
+    slowed = {day: seconds for day, seconds in known.items() if seconds >= 1}
+    if slowed:
+        total, last = sum(slowed.values()), _shown(max(slowed))
+        yield f"throttled {total:.0f} s on {len(slowed)} of {len(known)} days, last on {last}"
 
 
 def _versions(days: Mapping[date, Day]) -> Iterator[str]:
