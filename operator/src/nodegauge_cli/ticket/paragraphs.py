@@ -169,7 +169,7 @@ def accused(facts: TicketFacts) -> Iterator[Row]:
         for name, count in counts:
             if count:
                 yield Row("", f"{name}: {count}")
-        zeros = ", ".join(name for name, count in counts if not count)
+        zeros = "; ".join(name for name, count in counts if not count)
         if zeros or not counts:
             yield Row("", f"0: {zeros}" if zeros else "no counter of this board was read")
 
