@@ -250,6 +250,8 @@ def test_foreign_text_stays_text_and_nothing_else_gets_out() -> None:
     evil = "\x1b[31m</pre><script>x</script>\nSerial: 0\u202e[bold]"
     spoilt = made.with_gpu(replace(SICK, system=replace(SICK.system, driver=evil)), 3, name=evil, serial=evil)
     sick = of_report(reported("gpu-7", machine(), spoilt))
+    sick["status"]["summary"] += " Gates: unhealthy=xid not set, taken as healthy by alice until tomorrow."
+    sick["status"]["override"] = {"kind": "healthy", "by": "alice", "reason": "alice says so"}
     bodies = [sick, of_reading("gpu-7", health=spoilt), NODE, CHASSIS]
     for form in ("text", "nvidia", "azure", "json"):
         shown = ticket(bodies, "--for", form).stdout
