@@ -250,6 +250,8 @@ def test_foreign_text_stays_text_and_nothing_else_gets_out() -> None:
     evil = "\x1b[31m</pre><script>x</script>\nSerial: 0\u202e[bold]"
     spoilt = made.with_gpu(replace(SICK, system=replace(SICK.system, driver=evil)), 3, name=evil, serial=evil)
     sick = of_report(reported("gpu-7", machine(), spoilt))
+    sick["status"]["summary"] += " Gates: unhealthy=xid not set, taken as healthy by alice until tomorrow."
+    sick["status"]["override"] = {"kind": "healthy", "by": "alice", "reason": "alice says so"}
     bodies = [sick, of_reading("gpu-7", health=spoilt), NODE, CHASSIS]
     for form in ("text", "nvidia", "azure", "json"):
         shown = ticket(bodies, "--for", form).stdout
@@ -314,8 +316,12 @@ def test_without_a_fault_it_says_so(
     assert (outcome.exit_code, says in " ".join(outcome.output.split())) == (code, True), outcome.output
 
 
-def test_the_history_tells_of_a_node_that_is_gone() -> None:
-    known = facts([GONE, FLEET[1]])
+@pytest.mark.parametrize(("bodies", "arguments"), [([], ()), (SICK_NODE, ("--gone",))])
+def test_the_history_tells_of_a_node_that_is_gone(
+    bodies: list[dict[str, Any]], arguments: tuple[str, ...]
+) -> None:
+    """Also if another machine has its name now."""
+    known = facts([GONE, FLEET[1], *bodies], *arguments)
     assert (known["goneAt"], known["source"]) == (stamp(LATER), ["NodeHistory"])
     assert known["boards"][0]["serial"] == SERIAL
     assert known["boards"][0]["accused"]

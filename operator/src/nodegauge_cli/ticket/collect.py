@@ -36,6 +36,9 @@ from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, un
 from nodegauge_operator.core import override
 from nodegauge_operator.core.faults import Fault, faults
 
+GATES = " Gates: "
+"""Before the part of a summary that may name who overrode the node (`core.wording`)."""
+
 
 class Sources(Struct, frozen=True, kw_only=True):
     """What was found of one node."""
@@ -80,7 +83,7 @@ def collect(sources: Sources) -> TicketFacts:
             node=sources.node,
             source=list(_source(sources)),
             verdict=status.verdict.value,
-            summary=status.summary,
+            summary=status.summary.partition(GATES)[0],
             machine=machine_of(status, sources.body or {}, chassis, health),
             product=status.gpus.product,
             count=status.gpus.count,

@@ -52,9 +52,14 @@ class NoFault(click.ClickException):
     help="Read objects from this file (YAML or JSON, - for standard input) instead of a cluster.",
 )
 @click.option("--fault", default="", help="The finding that it is about, by its code. Default: the worst.")
+@click.option(
+    "--gone", is_flag=True, help="The machine of the NodeHistory's record, whoever has NODE's name now."
+)
 @click.option("--anyway", is_flag=True, help="Print what is known of the node although no fault is.")
 @context_option
-def ticket(node: str, form: str, file: BinaryIO | None, fault: str, anyway: bool, context: str) -> None:
+def ticket(
+    node: str, form: str, file: BinaryIO | None, fault: str, gone: bool, anyway: bool, context: str
+) -> None:
     """What a vendor needs to replace a part of NODE: the fault, serial numbers, counters, and logs to save.
 
     Everything comes from the Kubernetes API: NodeReport, NodeReading, Node, and ChassisReading, NodeHistory
@@ -71,7 +76,7 @@ def ticket(node: str, form: str, file: BinaryIO | None, fault: str, anyway: bool
       nodegauge ticket gpu-7 --for azure | jq .body > body.json
       kubectl get nodereports,nodereadings,nodes -o json | nodegauge ticket gpu-7 --from -
     """
-    facts = _facts(node, file, context, chosen=fault)
+    facts = _facts(node, file, context, chosen=fault, gone=gone)
     if fault and fault not in (codes := [each.code for each in facts.faults]):
         raise BadInput(f"--fault {fault}: {node} has {', '.join(codes) or 'no fault'}")
     broken = facts.fault is not None and (fault or facts.fault.severity == Severity.FAIL)
@@ -80,11 +85,11 @@ def ticket(node: str, form: str, file: BinaryIO | None, fault: str, anyway: bool
     sys.stdout.write(FORMS[form](facts))
 
 
-def _facts(node: str, file: BinaryIO | None, context: str, *, chosen: str) -> TicketFacts:
+def _facts(node: str, file: BinaryIO | None, context: str, *, chosen: str, gone: bool) -> TicketFacts:
     try:
         if file is None:
-            return from_cluster(Cluster(context=context), node, chosen=chosen)
-        return from_objects(objects(text_of(file, limit=FILE_LIMIT)), node, chosen=chosen)
+            return from_cluster(Cluster(context=context), node, chosen=chosen, gone=gone)
+        return from_objects(objects(text_of(file, limit=FILE_LIMIT)), node, chosen=chosen, gone=gone)
     except Nothing as error:
         raise NotThere(str(error)) from None
     except Unusable as error:

@@ -39,6 +39,7 @@ def _lines(facts: TicketFacts) -> Iterator[str]:
     yield from paragraphs.block(
         "Causes in the system that are ruled out", paragraphs.excluded(facts), none="None is known to be."
     )
+    yield from paragraphs.block("Power, heat and links, as read", paragraphs.numbers(facts))
     yield from paragraphs.block("Not read or not judged", paragraphs.gaps(facts))
     yield from paragraphs.block("Steps taken so far", paragraphs.tried(facts), none="None that is known.")
     yield from paragraphs.block("Attach (save before a reboot or a reset)", paragraphs.save(facts.logs))

@@ -32,8 +32,8 @@ class Nothing(Exception):
     """Nothing is known of the node; the message says what was looked for."""
 
 
-def from_cluster(cluster: Cluster, node: str, *, chosen: str = "") -> TicketFacts:
-    """The facts of a node of a cluster; `chosen`: the finding that the ticket is about.  Raises `NoCluster`,
+def from_cluster(cluster: Cluster, node: str, *, chosen: str = "", gone: bool = False) -> TicketFacts:
+    """The facts of a node of a cluster; `chosen`, `gone`: as in `from_objects`.  Raises `NoCluster`,
     `Nothing`, `Unusable`."""
     unread: list[str] = []
 
@@ -60,7 +60,7 @@ def from_cluster(cluster: Cluster, node: str, *, chosen: str = "") -> TicketFact
     others = asked(partial(cluster.each, REPORTS), f"{names.REPORT_KIND}s of other nodes")
     listed = len(unread) == known
     bodies += [each for each in others if name_of(each) != node]
-    return from_objects(bodies, node, chosen=chosen, unread=unread, listed=listed)
+    return from_objects(bodies, node, chosen=chosen, unread=unread, listed=listed, gone=gone)
 
 
 def _one(cluster: Cluster, path: str, node: str) -> list[Object | None]:
@@ -74,9 +74,11 @@ def from_objects(
     chosen: str = "",
     unread: Iterable[str] = (),
     listed: bool = False,
+    gone: bool = False,
 ) -> TicketFacts:
-    """The facts of the node among these objects; `unread`: what is missing and why, `listed`: the reports of
-    all nodes are among them.  Raises `Nothing`, `Unusable`."""
+    """The facts of the node among these objects.  `chosen`: the finding that the ticket is about; `unread`:
+    what is missing and why; `listed`: the reports of all nodes are among them; `gone`: it is about what the
+    history recorded, whoever has the name now.  Raises `Nothing`, `Unusable`."""
     bodies = list(bodies)
     own = {kind: _of(bodies, kind, node) for kind in (names.CHASSIS_KIND, names.HISTORY_KIND, "Node")}
     kinds = (names.REPORT_KIND, names.READING_KIND, EVIDENCE_KIND)
@@ -84,7 +86,7 @@ def from_objects(
     others = [body for body in bodies if body.get("kind") == names.REPORT_KIND and name_of(body) != node]
     kept = own[names.HISTORY_KIND]
     history = parse_node_history(kept) if kept is not None else None
-    documents = reported(mine)
+    documents = [] if gone else reported(mine)
     if not documents:
         return _of_gone(node, history, others if others or listed else None, chosen=chosen)
     document = documents[0]
@@ -116,7 +118,7 @@ def _of_gone(
             "name. `kubectl get nodereports,nodehistories` lists those that it knows."
         )
     if history.record is None:
-        raise Nothing(f"{node} has no NodeReport, and its NodeHistory records no fault.")
+        raise Nothing(f"the NodeHistory of {node} records no fault.")
     return recorded(history, chosen=chosen, others=others)
 
 

@@ -89,11 +89,10 @@ def how(facts: TicketFacts) -> Iterator[Row]:
     """Which probe saw it in how many runs, and what the other probes say."""
     fault = facts.fault
     if fault is not None and fault.probe:
-        runs = f"{fault.bad_runs} bad run{'s' if fault.bad_runs != 1 else ''} in a row"
+        many = f", {fault.bad_runs} bad run{'s' if fault.bad_runs != 1 else ''} in a row"
         state = f", {fault.state}" if fault.state else ""
-        yield Row(
-            "found by", f"the {fault.probe} probe of nodegauge, {runs if fault.bad_runs else UNKNOWN}{state}"
-        )
+        runs = many if fault.bad_runs else ""
+        yield Row("found by", f"the {fault.probe} probe of nodegauge{runs}{state}")
     for probe in facts.observed:
         read = f"last read {probe.read_at}: {probe.verdict}" if probe.read_at else "never read"
         streak = f", {probe.streak} in a row since {probe.since}" if probe.streak else ""
@@ -166,11 +165,13 @@ def accused(facts: TicketFacts) -> Iterator[Row]:
     for board in facts.accused():
         yield Row(_name(board), _identity(board))
         yield Row("", ", ".join(part for part in _details(board) if part))
-        for path, name in COUNTERS.items():
-            if path in board.counters:
-                yield Row("", f"{name}: {board.counters[path]}")
-        if not board.counters:
-            yield Row("", "no counter of this board was read")
+        counts = [(name, board.counters[path]) for path, name in COUNTERS.items() if path in board.counters]
+        for name, count in counts:
+            if count:
+                yield Row("", f"{name}: {count}")
+        zeros = "; ".join(name for name, count in counts if not count)
+        if zeros or not counts:
+            yield Row("", f"0: {zeros}" if zeros else "no counter of this board was read")
 
 
 def others(facts: TicketFacts) -> Iterator[Row]:
@@ -215,12 +216,16 @@ def _xid(xid: Xid) -> str:
     return f"{where}: {times}{first}, last {xid.last or UNKNOWN} ({xid.source})"
 
 
-def excluded(facts: TicketFacts) -> Iterator[Row]:
-    """What was read and is good, with its numbers."""
+def numbers(facts: TicketFacts) -> Iterator[Row]:
+    """What else was read, good or not."""
     for number in facts.numbers:
         yield Row(number.what, number.value)
+
+
+def excluded(facts: TicketFacts) -> Iterator[Row]:
+    """What the last reading of each probe looked for, and is good."""
     if facts.excluded:
-        yield Row("not found", "; ".join(f"{each.title} [{each.code}]" for each in facts.excluded))
+        yield Row("", "; ".join(f"{each.title} [{each.code}]" for each in facts.excluded))
 
 
 def gaps(facts: TicketFacts) -> Iterator[Row]:

@@ -24,8 +24,11 @@ def _lines(facts: TicketFacts) -> Iterator[str]:
     yield from paragraphs.block(
         "CHANGED SINCE THE LAST GOOD RUN", paragraphs.changed(facts), none="Nothing that is known."
     )
+    yield from paragraphs.block("ALSO READ", paragraphs.numbers(facts))
     yield from paragraphs.block(
-        "READ, AND GOOD", paragraphs.excluded(facts), none="Nothing is known to be good."
+        "LOOKED FOR IN THE LAST READINGS, NOT FOUND",
+        paragraphs.excluded(facts),
+        none="Nothing is known to be good.",
     )
     yield from paragraphs.block("NOT READ OR NOT JUDGED", paragraphs.gaps(facts))
     yield from paragraphs.block("MACHINE", paragraphs.machine(facts))
