@@ -165,7 +165,9 @@ SOUND = [720.0 + n % 7 for n in range(59)]
         (nan, SOUND, (None, None)),
     ],
 )
-def test_a_second_run_confirms(own: float, others: list[float], severities: tuple[Any, Any]) -> None:
+def test_a_second_run_confirms(
+    own: float, others: list[float], severities: tuple[str | None, str | None]
+) -> None:
     limits = Thresholds(peers_warn=0.035, peers_fail=0.07, peers_spread=0.007)
     among = standing(lambda _: others, "b200", own=own, far_share=0.85, limits=limits)
     seen = [among and among.severity(confirmed=confirmed) for confirmed in (False, True)]

@@ -12,7 +12,18 @@ from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from support.nccl_nodes import BUSY, FAST, IMAGE, NODE, WRONG, NcclNode, nccl_node
 from support.objects import BUSY as FULL
-from support.objects import INTERVAL, LOST, NOW, STALE, AReport, make_node, make_policy, make_report, read
+from support.objects import (
+    INTERVAL,
+    LOST,
+    NOW,
+    STALE,
+    APolicy,
+    AReport,
+    make_node,
+    make_policy,
+    make_report,
+    read,
+)
 
 EVIDENCE = "nodegauge.dev/interconnect-evidence"
 BUSBW = (
@@ -120,7 +131,7 @@ SHORTER: dict[str, dict[str, Any]] = {
 """Edits of a policy of three intervals of 12 hours."""
 
 
-def daily(**spec: Any) -> Any:
+def daily(**spec: Any) -> APolicy:
     return make_policy().of({"probes": {"health": {"interval": "12h"}}} | spec)
 
 
@@ -128,7 +139,7 @@ def keys_of(report: AReport) -> set[str]:
     return set(report.status.desired.labels)
 
 
-def titan(policy: Any) -> AReport:
+def titan(policy: APolicy) -> AReport:
     return make_report().after(read(made.titan()), node=PLAIN, policy=policy)
 
 

@@ -18,14 +18,24 @@ from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_probes.settings import parse
 from support.load_results import everywhere, gpu, loaded, spoilt
 from support.nccl_nodes import INSTALLED, PREEMPTED
-from support.objects import NOW, ANode, AReport, make_context, make_node, make_policy, make_report, read
+from support.objects import (
+    NOW,
+    ANode,
+    APolicy,
+    AReport,
+    make_context,
+    make_node,
+    make_policy,
+    make_report,
+    read,
+)
 
 LOAD, WEEK = names.PROBE_LOAD, 7 * 86_400.0
 NODE: ANode = replace(make_node().offering(8), cpu_allocatable="95500m", memory_allocatable="1056302388Ki")
 PATH = "/mnt/nvme/nodegauge"
 DISK = Storage(path=PATH, read_gbps=26.94, write_gbps=11.2)
-DEFAULT = make_policy()
-NVME = make_policy().of({"probes": {"load": {"nvme": {"path": PATH}}}})
+DEFAULT: APolicy = make_policy()
+NVME: APolicy = make_policy().of({"probes": {"load": {"nvme": {"path": PATH}}}})
 KEYS = [names.PREFIX + of for of in ("h2d-gbps", "host-memory-per-gpu", "cores-per-gpu", "nvme-read-gbps")]
 COUNTED = ["125", "11"]
 UNREAD = Unavailable("not read")
@@ -39,7 +49,7 @@ def healthy(node: ANode = NODE, result: Result | None = None) -> AReport:
     return make_report(node).after(read(result or made.h100()), node=node)
 
 
-def ran(*ends: Result | RunEnd, node: ANode = NODE, policy: Any = DEFAULT) -> AReport:
+def ran(*ends: Result | RunEnd, node: ANode = NODE, policy: APolicy = DEFAULT) -> AReport:
     report = healthy(node)
     for number, end in enumerate(ends):
         end = end if isinstance(end, RunEnd) else read(end)
@@ -47,7 +57,7 @@ def ran(*ends: Result | RunEnd, node: ANode = NODE, policy: Any = DEFAULT) -> AR
     return report
 
 
-def seen(report: AReport, *, node: ANode = NODE, policy: Any = DEFAULT, at: float = NOW) -> AReport:
+def seen(report: AReport, *, node: ANode = NODE, policy: APolicy = DEFAULT, at: float = NOW) -> AReport:
     return report.seen(node=node, policy=policy, at=at)
 
 
@@ -134,7 +144,7 @@ OFF = make_policy().of({"probes": {"load": {"enabled": False}, "health": {"enabl
     ],
 )  # fmt: skip
 def test_what_is_not_known_has_no_label(
-    report: AReport, policy: Any, at: float, expected: list[str], why: str
+    report: AReport, policy: APolicy, at: float, expected: list[str], why: str
 ) -> None:
     after = seen(report, policy=policy, at=at)
     assert labels(after) == expected
@@ -156,7 +166,7 @@ def test_odd_amounts_have_no_label(cpu: str, memory: str, expected: list[str]) -
     assert labels(seen(healthy(node), node=node))[1:3] == expected
 
 
-def nvme(report: AReport, policy: Any = NVME) -> OffloadStatus:
+def nvme(report: AReport, policy: APolicy = NVME) -> OffloadStatus:
     return seen(report, policy=policy).status.offload
 
 

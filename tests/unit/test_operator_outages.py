@@ -310,7 +310,9 @@ async def test_a_crd_that_is_deleted_and_made_again_is_watched_again(
 
 async def test_a_resource_that_discovery_shows_late_is_watched(operator: Operator) -> None:
     """Of several API servers one may not know the CRD yet when kopf asks it."""
-    operator.server.disturb = only("/apis?", lambda _: web.json_response({"groups": []}))
+    operator.server.disturb = lambda request: (
+        web.json_response({"groups": []}) if request.path == "/apis" else None
+    )
     await operator.until(lambda: "not served yet" in operator.unready(), "missed the resource")
     operator.server.disturb = lambda _: None
     await operator.sees_nodes()

@@ -7,9 +7,17 @@ import pytest
 import support.results as made
 from nodegauge_contract import Power
 from nodegauge_operator import names
-from nodegauge_operator.kube import errors
 from nodegauge_operator.kube.client import CALL_TIMEOUT
-from nodegauge_operator.kube.errors import Conflict, Forbidden, KubeError, Refused, Unavailable, error_of
+from nodegauge_operator.kube.errors import (
+    Conflict,
+    Forbidden,
+    KubeError,
+    NotFound,
+    Refused,
+    Unavailable,
+    WebhookFailed,
+    error_of,
+)
 from nodegauge_operator.kube.pods import CREATE_SECONDS
 from support.api_server import EVENTS, NODES, PODS, POLICIES, READINGS, REPORTS, Body
 from support.client import Call, unavailable
@@ -162,9 +170,9 @@ def test_a_node_that_leaves_the_selection_is_let_go_and_taken_again() -> None:
 
 def test_a_crd_that_is_missing_is_said_and_loses_nothing(operator: SteppedOperator) -> None:
     """A 404 on the resource itself is no deleted object."""
-    missing = errors.NotFound("the server could not find the requested resource", status=404)
+    missing = NotFound("the server could not find the requested resource", status=404)
     operator.client.refuse = lambda verb, path: missing if path.startswith(REPORTS) else None
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(NotFound):
         operator.reconcile()
     assert list(operator.cluster.pods()) == []
 
@@ -208,7 +216,7 @@ def test_a_refused_pod_is_told_and_backs_off(operator: SteppedOperator, error: K
 def test_a_webhook_that_stops_the_report_loses_no_result(operator: SteppedOperator) -> None:
     ended(operator)
     operator.refuse("PATCH", REPORT, failed())
-    with pytest.raises(errors.WebhookFailed):
+    with pytest.raises(WebhookFailed):
         operator.reconcile()
     operator.heal()
     operator.reconcile()
@@ -293,7 +301,7 @@ def test_writes_that_do_not_end_name_the_last_one(operator: SteppedOperator, pat
 def test_a_denial_at_admission_is_a_refusal_with_any_status(status: int, who: str) -> None:
     """A webhook chooses it; an outage of 500s and a conflict say nothing of a denial."""
     assert type(error_of(status, "", f"admission {who}: no")) is Refused
-    assert type(error_of(status, "", "no")) not in (Refused, errors.WebhookFailed) or status == 400
+    assert type(error_of(status, "", "no")) not in (Refused, WebhookFailed) or status == 400
 
 
 def test_only_the_very_report_that_is_over_is_deleted(operator: SteppedOperator) -> None:

@@ -129,7 +129,11 @@ AWAY = NEEDED | {"KUBECONFIG": "/no such file", "NODEGAUGE_LOG_LEVEL": "error"}
     ids=["bad settings", "no cluster"],
 )
 def test_the_process_ends_in_words(
-    environ: dict[str, str], code: int, parts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any
+    environ: dict[str, str],
+    code: int,
+    parts: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("os.environ", dict(environ))
     monkeypatch.setattr("nodegauge_operator.logs.configure", lambda **_: None)

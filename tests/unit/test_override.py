@@ -106,7 +106,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("annotations", "key", "way_out"), WRONG)
-def test_a_wrong_value_is_named_once_and_not_in_force(annotations: Any, key: str, way_out: str) -> None:
+def test_a_wrong_value_is_named_once_and_not_in_force(
+    annotations: dict[str, str], key: str, way_out: str
+) -> None:
     story = Story()
     story.faulty()
     story.say(annotations)

@@ -143,7 +143,9 @@ def test_what_was_judged_by_an_older_report_is_judged_anew() -> None:
         ("", {"text": ""}, False),
     ],
 )
-def test_a_reading_counts_once_and_not_when_it_is_put_back(known: str, part: Any, counts: bool) -> None:
+def test_a_reading_counts_once_and_not_when_it_is_put_back(
+    known: str, part: dict[str, Any], counts: bool
+) -> None:
     """A boot may put back the clock by which numbers begin."""
     pod = make_pod(NODE).running().with_result(made.titan())
     reading = reading_of([pod])

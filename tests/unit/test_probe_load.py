@@ -20,20 +20,31 @@ from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_probes.settings import parse
 from support.load_results import everywhere, loaded, reason, spoilt
 from support.nccl_nodes import FAST, INSTALLED, PREEMPTED, NcclNode, nccl_node, started
-from support.objects import NOW, AReport, make_context, make_node, make_pod, make_policy, make_report, read
+from support.objects import (
+    NOW,
+    ANode,
+    APolicy,
+    AReport,
+    make_context,
+    make_node,
+    make_pod,
+    make_policy,
+    make_report,
+    read,
+)
 
 HEALTH, NCCL, LOAD = names.PROBE_HEALTH, names.PROBE_NCCL, names.PROBE_LOAD
-NODE = make_node().offering(8)
+NODE: ANode = make_node().offering(8)
 WEEK, RECHECK = 7 * 86_400.0, 1_800.0
-DEFAULT = make_policy()
-OFF = make_policy().of({"probes": {"load": {"enabled": False}}})
+DEFAULT: APolicy = make_policy()
+OFF: APolicy = make_policy().of({"probes": {"load": {"enabled": False}}})
 FIRST = NOW + WEEK * share_of(NODE.name)
 REQUEST = "2027-01-15T09:00:00Z"
 HEAT = spoilt(reasons=reason(0x20, samples=60))
 SLOW = spoilt(tflops=400.0)
 
 
-def healthy(node: Any = NODE, *, result: Result | None = None) -> AReport:
+def healthy(node: ANode = NODE, *, result: Result | None = None) -> AReport:
     return make_report(node).after(read(result or made.h100()), node=node)
 
 
@@ -42,11 +53,11 @@ def ran(report: AReport, end: Result | RunEnd, *, at: float = NOW, request: str 
     return report.after(end, node=NODE, at=at, probe=LOAD, request=request)
 
 
-def due(report: AReport, node: Any = NODE, policy: Any = DEFAULT) -> float:
+def due(report: AReport, node: ANode = NODE, policy: APolicy = DEFAULT) -> float:
     return KINDS[LOAD].due_at(make_context(node=node, report=report, policy=policy))
 
 
-def pod(node: Any = NODE, policy: Any = DEFAULT, **defaults: Any) -> dict[str, Any]:
+def pod(node: ANode = NODE, policy: APolicy = DEFAULT, **defaults: Any) -> dict[str, Any]:
     context = make_context(node=node, policy=policy, defaults=replace(INSTALLED, **defaults))
     return probe_pod(context, KINDS[LOAD], context.next_run(LOAD))
 
@@ -82,7 +93,7 @@ UPGRADE = {"nvidia.com/gpu-driver-upgrade-state": "drain-required"}
         pytest.param(NODE.booted("boot-2"), NEVER, id="not-read-since-boot"),
     ],
 )
-def test_only_whole_idle_gpus_are_loaded(node: Any, at: float) -> None:
+def test_only_whole_idle_gpus_are_loaded(node: ANode, at: float) -> None:
     assert due(healthy(), node) == at
 
 
@@ -160,7 +171,7 @@ def test_the_policy_says_how_hard_and_how_long(settings: dict[str, Any], active:
 
 
 @pytest.mark.parametrize("node", [NODE.cordoned(), NODE.bearing(UPGRADE)])
-def test_a_running_load_gives_way_at_once(node: Any) -> None:
+def test_a_running_load_gives_way_at_once(node: ANode) -> None:
     running = make_pod(NODE, probe=LOAD).running()
     end = KINDS[LOAD].ending(running, make_context(node=node, report=healthy(), pods=(running,)))
     assert end.outcome is Outcome.SKIPPED

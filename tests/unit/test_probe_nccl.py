@@ -38,7 +38,18 @@ from support.nccl_nodes import (
     skipping,
     started,
 )
-from support.objects import DEFAULTS, LOST, MINUTE, NOW, make_node, make_pod, make_policy, make_snapshot
+from support.objects import (
+    DEFAULTS,
+    LOST,
+    MINUTE,
+    NOW,
+    ANode,
+    APolicy,
+    make_node,
+    make_pod,
+    make_policy,
+    make_snapshot,
+)
 
 PULL, NCCL = names.PROBE_PULL, names.PROBE_NCCL
 BOOTED, LATER = NODE.booted("boot-2"), NOW + 900
@@ -52,7 +63,7 @@ INTERCONNECT = (names.LABEL_INTERCONNECT, "nodegauge.dev/nvlink-gbps", EVIDENCE,
 BUSBW = tuple(f"nodegauge.dev/busbw-{name}" for name in ("allreduce", "allgather", "reducescatter"))
 
 
-def seen(report: NcclNode, node: Any, *, at: float, policy: Any = None) -> NcclNode:
+def seen(report: NcclNode, node: ANode, *, at: float, policy: APolicy | None = None) -> NcclNode:
     return report.seen(node=node, policy=policy or make_policy(), at=at, nccl_image=IMAGE)
 
 
@@ -403,7 +414,7 @@ MIG_STRATEGY = NODE.bearing({"nvidia.com/mig.strategy": "single"})
         pytest.param(replace(ANSWERED, requested_at=REQUEST), NODE, 0.0, id="then-all-requested"),
     ],
 )
-def test_an_nccl_run_is_due(report: NcclNode, node: Any, at: float) -> None:
+def test_an_nccl_run_is_due(report: NcclNode, node: ANode, at: float) -> None:
     assert due(report, node) == at
 
 
@@ -442,7 +453,7 @@ def test_a_pod_of_a_probe_that_nobody_knows_is_tidied() -> None:
         (NODE.cordoned(), "Cordoned"),
     ],
 )
-def test_a_node_that_cannot_be_measured_says_why(node: Any, reason: str) -> None:
+def test_a_node_that_cannot_be_measured_says_why(node: ANode, reason: str) -> None:
     report = nccl_node()
     assert due(report, node) == NEVER
     after = report.seen(node=node, nccl_image=IMAGE)
@@ -501,7 +512,7 @@ def test_a_pull_that_fails_comes_back_with_growing_delay() -> None:
         (NODE.bearing({names.GPU_UPGRADE_STATE: "upgrade-required"}), "DriverChanges"),
     ],
 )
-def test_an_nccl_run_gives_way_to_whoever_empties_the_node(node: Any, reason: str, probe: str) -> None:
+def test_an_nccl_run_gives_way_to_whoever_empties_the_node(node: ANode, reason: str, probe: str) -> None:
     report = nccl_node().measured(FAST)
     number = 2
     running = make_pod(node, probe=probe, number=number).running()

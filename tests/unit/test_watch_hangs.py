@@ -43,8 +43,10 @@ class Node:
             node="node-1",
             deadline=settings.deadline,
         )
-        outlets = {"deliver": self.readings.append, "progress": self.progress}
-        self.resident = Resident(own, Delivery(pending=lambda: self.pending, **outlets))
+        delivery = Delivery(
+            deliver=self.readings.append, pending=lambda: self.pending, progress=self.progress
+        )
+        self.resident = Resident(own, delivery)
 
     @property
     def watcher(self) -> Watcher:

@@ -328,8 +328,9 @@ def test_a_field_that_is_no_whole_number_is_unreadable() -> None:
 
     reader = Reader(**UNREAD, values={})
     nvml = Fields(watch=UNUSED, pause=UNUSED)
-    known: Any = {"device": Device(0, None), "peers": [], "links": [], "link_fields": False}
-    gpu = Watched(nvml=nvml, limits=GpuBuilder(0), **known)
+    gpu = Watched(
+        nvml=nvml, device=Device(0, None), peers=[], limits=GpuBuilder(0), links=[], link_fields=False
+    )
     reader._nvml = nvml
     reader._read_fields(gpu, [signal for signal in SIGNALS if signal.name == "recovery action"])
     assert reader.values["recovery action GPU-0"] == Value(None, "not a whole number")
