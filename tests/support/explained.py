@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
+from nodegauge_contract import decode
 from nodegauge_operator import names
 from nodegauge_operator.core.override import Annotations
 from support import load_results, nccl_results, results
 from support.objects import LOST, NOW, AReport, make_node, make_policy, make_report, read
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 NODE = make_node("gpu-7").offering(8)
 KNOWN: dict[str, Any] = {"node": NODE, "nccl_image": "registry.example.com/nccl:1"}
 WRONG = Annotations(kind="healthy", until="2027-01-16T00:00:00Z", by="jo", reason="the board is ordered")
@@ -41,3 +44,9 @@ def observed() -> AReport:
 def never_read() -> AReport:
     """Its first run ended without a result."""
     return make_report(NODE).after(LOST, **KNOWN)
+
+
+def hanging() -> AReport:
+    """A call of its driver does not return."""
+    result = decode((GOLDEN / "result-1.0-hung.json").read_text(encoding="utf-8"))
+    return make_report(NODE).after(read(result), **KNOWN)

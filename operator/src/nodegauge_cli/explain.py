@@ -95,7 +95,7 @@ def lines(explanation: Explanation, *, now: float, everything: bool = False) -> 
     if others:
         yield entry("", f"nodegauge explain {explanation.standing.node} --all shows all with their steps.")
     yield ""
-    if explanation.standing.why_unread:
+    if explanation.standing.why_unread and not known:
         yield from _steps(looking_at(explanation.standing.node))
         yield ""
     for reading in explanation.readings:
@@ -218,7 +218,7 @@ def _gpu(gpu: GpuIdentity) -> str:
 
 def _reading(reading: ReadBy, *, now: float) -> str:
     if not reading.read_at:
-        return entry(reading.probe, f"not read: {reading.trouble}", style=FAINT)
+        return entry(reading.probe, f"not read: {reading.trouble.removeprefix('not readable ')}", style=FAINT)
     parts = [f"read {_at(reading.read_at, now)}: {reading.verdict}"]
     parts += [reading.coverage] if reading.coverage else []
     parts += [f"since then {reading.trouble}"] if reading.trouble else []

@@ -116,8 +116,8 @@ def _read_by(status: ReportStatus, probe: ProbeStatus) -> ReadBy:
 def _trouble(status: ReportStatus, probe: ProbeStatus) -> str:
     """Why a probe has read nothing lately, as far as the report says."""
     last = probe.last_run
-    if probe.unreadable is not None:
-        return wording.not_readable(probe.unreadable)
+    if probe.unreadable is not None:  # the whole of it is in the node's line
+        return f"not readable since {probe.unreadable.since} ({probe.unreadable.symptom})"
     if last is not None and last.outcome is not Outcome.READ:
         since = f"since {probe.failing_since}, " if probe.failing_since else ""
         return f"{since}{last.reason}: {last.message}" if last.message else f"{since}{last.reason}"
