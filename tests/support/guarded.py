@@ -167,7 +167,7 @@ def release(plane: ControlPlane, directory: Path) -> Iterator[Guarded]:
 def in_force(guarded: Guarded) -> bool:
     path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
     policies = guarded.admin.get(path)["items"]
-    assert len(policies) == 10
+    assert len(policies) == 11
     seen = all(p.get("status", {}).get("observedGeneration") for p in policies)
     tries = [
         lambda: node_patch(guarded.operator, {"metadata": {"labels": {"team": "x"}}}),
@@ -178,6 +178,7 @@ def in_force(guarded: Guarded) -> bool:
         lambda: guarded.operator.create(f"{LEASES}?dryRun=All", {"metadata": {"name": "other"}}),
         lambda: guarded.admin.create(f"{GROUP}/nodereports?dryRun=All", of_kind(names.REPORT_KIND)),
         lambda: guarded.admin.create(f"{READINGS}?dryRun=All", of_kind(names.READING_KIND)),
+        lambda: guarded.admin.create(f"{GROUP}/nodehistories?dryRun=All", of_kind(names.HISTORY_KIND)),
         lambda: guarded.admin.create(f"{GROUP}/chassisreadings?dryRun=All", of_kind(names.CHASSIS_KIND)),
     ]
     return seen and all(refusal(one) for one in tries)

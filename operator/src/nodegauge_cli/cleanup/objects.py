@@ -220,9 +220,16 @@ class CleanUp:
         await self._retry.call(lambda: reports.delete(self._client, report))
 
     async def _delete_histories(self) -> None:
-        """Also those of nodes that are gone: with a release, only what it wrote itself."""
+        """Also those of nodes that are gone: with a release, only what it wrote itself, and what nobody says
+        to have written on nodes that are not another's."""
         listed = await self._retry.list(lambda: histories.each(self._client))
-        every = [one for one in listed if self._installation in ("", one.installation)]
+        ours = (self._installation, "")
+        every = [
+            one
+            for one in listed
+            if not self._installation
+            or (one.installation in ours and (one.installation or one.name not in self._others))
+        ]
         done = len(every)
         if not self._dry_run:
             done = await self._each(every, named=lambda h: f"history {h.name}", clean=self._delete_history)
