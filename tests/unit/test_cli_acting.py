@@ -196,10 +196,9 @@ def test_a_pause_remembers_the_mode(operator: SteppedOperator, call: Call) -> No
 
 def test_diff_shows_differences_alone_and_what_was_read_once(operator: SteppedOperator, call: Call) -> None:
     other = made.with_gpu(made.titan(), 1, vbios="90.02", serial="7")
-    operator.cluster.results["node-1"] = made.every_gpu(made.titan(), temperature=Temperature(gpu=38))
-    operator.cluster.results["node-2"] = made.every_gpu(
-        other, mig=Unavailable("no"), temperature=Temperature(gpu=41)
-    )
+    cool, warm = ({"temperature": Temperature(gpu=gpu), "window": None} for gpu in (38, 41))
+    operator.cluster.results["node-1"] = made.every_gpu(made.titan(), **cool)
+    operator.cluster.results["node-2"] = made.every_gpu(other, mig=Unavailable("no"), **warm)
     operator.run_all(after=DAY)
     operator.cluster.change(NODES, "node-2", {"metadata": {"labels": {"rack": "r7"}}})
     result = call("diff", "node-1", "node-2")
