@@ -88,8 +88,8 @@ def bodies() -> Iterator[dict[str, Any]]:
     yield _body(
         names.CHASSIS_KIND, "gpu-h100-slow", status={"source": "redfish", "reading": {"supplies": supplies}}
     )
-    yield _body("NodeHistory", "gpu-h100-slow", status={"days": dict(_days(slow=True))})
-    yield _body("NodeHistory", "gpu-h100-1", status={"days": dict(_days(slow=False))})
+    yield _body(names.HISTORY_KIND, "gpu-h100-slow", status={"days": dict(_days(slow=True))})
+    yield _body(names.HISTORY_KIND, "gpu-h100-1", status={"days": dict(_days(slow=False))})
 
 
 def data(nodes: int = 0) -> FleetData:

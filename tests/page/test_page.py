@@ -22,8 +22,11 @@ import pytest
 from click.testing import CliRunner
 
 from nodegauge_cli.__main__ import main
+from nodegauge_cli.cluster import NODES, READINGS, REPORTS
 from nodegauge_cli.page.html import SCRIPTS, page
+from nodegauge_operator import names
 from page import demo
+from support.kubectl import FakeKubectl
 from testbed.binaries import cache_folder
 
 FOLDER = Path(__file__).parent
@@ -88,6 +91,20 @@ def test_a_day_counts_only_nodes_that_were_read(shown: dict[str, Any]) -> None:
 def test_input_without_a_report_says_what_to_pass(stdin: str, code: int, message: str) -> None:
     exit_code, output = report("--from", "-", "--html", "-", stdin=stdin)
     assert (exit_code, message in output) == (code, True)
+
+
+def test_what_the_cluster_refuses_is_said_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubectl = FakeKubectl(tmp_path, monkeypatch)
+    for path, kind in ((REPORTS, names.REPORT_KIND), (READINGS, names.READING_KIND)):
+        bodies = [body for body in demo.bodies() if body.pop("kind") == kind]  # a list's members have none
+        kubectl.serve(path, bodies)
+    kubectl.refuse(NODES, "Error from server (Forbidden): nodes is forbidden")
+    code, html = report("--html", "-")
+    shown = data_in(html)
+    assert (code, len(shown["nodes"])) == (0, 9)
+    assert any("Node: " in text and "nodes is forbidden" in text for text in shown["problems"])
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ SUBCOMMANDS = {
     "nodes": Lazy("nodegauge_cli.nodes", "A line per node, chosen and sorted as asked.", ""),
     "override": Lazy("nodegauge_cli.override", "Overrule nodegauge on one node for a time.", ""),
     "pause": Lazy("nodegauge_cli.pause", "Pause a policy, or end that.", ""),
-    "report": Lazy("nodegauge_cli.page.command", "Write one HTML file about all GPU nodes.", "cli"),
+    "report": Lazy("nodegauge_cli.page.command", "Write one HTML file about all GPU nodes.", ""),
     "run": Lazy("nodegauge_cli.run", "Measure a node now, and wait for the result.", ""),
     "status": Lazy("nodegauge_cli.status", "The fleet on one screen.", ""),
     "ticket": Lazy(

@@ -25,7 +25,7 @@ from nodegauge_operator.api.policy import Policy, PolicyInvalid, PolicySpec, par
 from nodegauge_operator.api.report import Report, parse_report
 from nodegauge_operator.core.model import NodeView, node_view
 
-HISTORY_KIND, HISTORIES = "NodeHistory", f"{OF_OURS}/nodehistories"
+HISTORIES = f"{OF_OURS}/{names.HISTORY_PLURAL}"
 NODE_KIND = "Node"
 CHASSIS = f"{OF_OURS}/{names.CHASSIS_PLURAL}"
 POLICY = Policy(name="", uid="", generation=0, spec=msgspec.convert({"nodeSelector": {}}, PolicySpec))
@@ -52,7 +52,7 @@ class Fleet:
             names.REPORT_KIND: self._report,
             names.READING_KIND: self._reading,
             names.CHASSIS_KIND: self._bmc,
-            HISTORY_KIND: self._history,
+            names.HISTORY_KIND: self._history,
             NODE_KIND: self._node,
             names.POLICY_KIND: self._policy,
         }.get(kind)
@@ -167,7 +167,7 @@ _KINDS = {
     REPORTS: names.REPORT_KIND,
     READINGS: names.READING_KIND,
     POLICIES: names.POLICY_KIND,
-    HISTORIES: HISTORY_KIND,
+    HISTORIES: names.HISTORY_KIND,
     CHASSIS: names.CHASSIS_KIND,
     NODES: NODE_KIND,
 }
