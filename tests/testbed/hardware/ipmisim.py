@@ -15,6 +15,7 @@ from pathlib import Path
 from testbed import debian
 from testbed.binaries import cache_folder
 from testbed.hardware.ipmimachine import PASSWORD, THRESHOLD, USER, Machine, Sensor
+from testbed.processes import Failed
 
 PACKAGES = ("openipmi", "libopenipmi0", "libpopt0")
 WAY_OUT = "there is no `ipmi_sim`; Debian and Ubuntu: apt-get install openipmi"
@@ -28,7 +29,7 @@ def program() -> tuple[str, str] | None:
     root = cache_folder(os.environ) / "ipmi_sim"
     try:
         debian.unpack(root, *PACKAGES)
-    except (OSError, debian.NotUnpacked):
+    except (OSError, Failed):
         return None
     [libraries] = {path.parent for path in root.glob("usr/lib/*/libIPMIlanserv.so.0")} or {root}
     path = root / "usr/bin/ipmi_sim"
