@@ -234,6 +234,7 @@ def test_history_outlives_the_node(
     operator: SteppedOperator, call: Call, monkeypatch: pytest.MonkeyPatch, gone: bool
 ) -> None:
     objects = {history.HISTORIES: {"node-1": HISTORY}}
+    operator.status.pop("days")  # of a later month
     objects[REPORTS] = {} if gone else operator.cluster.objects[REPORTS]
     monkeypatch.setattr(Cluster, "find", lambda _, path, name: objects[path].get(name))
     result = call("history", "node-1")
