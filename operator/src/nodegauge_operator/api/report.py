@@ -400,11 +400,9 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     override: Override | None = None
     """What a person says about the node; None for nothing."""
     days: dict[str, str] = {}
-    """By date (UTC) the day that goes on, and complete days that the NodeHistory lacks, in one text each
-    (`api.node_history.parse_day`)."""
+    """By date the day that goes on, and those that the NodeHistory lacks (`api.node_history.parse_day`)."""
     recorded: str = ""
-    """Digest of the faults that the NodeHistory's record holds: `none` after the last of them; empty before
-    the first."""
+    """Digest of the faults in the NodeHistory; `none` after the last of them, empty before the first."""
 
     @property
     def probe(self) -> Mapping[str, ProbeStatus]:
