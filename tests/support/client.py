@@ -46,6 +46,7 @@ class LocalClient(Client, ABC):
         content_type: str = "application/json",
         accept: str = "application/json",
         within: float = CALL_TIMEOUT,
+        whole: bool = False,
     ) -> Object:
         how = {"content_type": content_type, "accept": accept}
         return await self.take(Call(method=method, path=path, query=query or {}, body=body, **how))

@@ -187,6 +187,13 @@ async def test_every_call_is_observed(server: Server, tmp_path: Path, token: Pat
     assert seen == [("GET", "pods", 200), ("PATCH", "nodereports/status", 409), ("GET", "discovery", 0)]
 
 
+async def test_a_node_has_what_the_operator_reads_or_all_of_it(server: Server, client: Client) -> None:
+    node = {"kind": "Node", "spec": {"providerID": "azure:///x", "unschedulable": True}}
+    server.answers = [web.json_response(node), web.json_response(node)]
+    assert (await client.call("GET", f"{PATH}/n"))["spec"] == {"unschedulable": True}
+    assert await client.call("GET", f"{PATH}/n", whole=True) == node
+
+
 async def test_pages_are_followed_with_the_same_selector(server: Server, client: Client) -> None:
     first = {"metadata": {"continue": "next&page"}, "items": [{"metadata": {"name": "a"}}]}
     second = {"metadata": {}, "items": [{"metadata": {"name": "b"}}]}

@@ -163,7 +163,7 @@ class Cluster:
             try:
                 known = {key: value for key, value in query.items() if isinstance(value, str | int)}
                 if body is None:
-                    return await client.call(verb, path, query=known)
+                    return await client.call(verb, path, query=known, whole=True)
                 return await client.call(verb, path, query=known, body=body, content_type=MERGE)
             finally:
                 await client.close()

@@ -145,8 +145,10 @@ class Client:
         content_type: str = "application/json",
         accept: str = "application/json",
         within: float = CALL_TIMEOUT,
+        whole: bool = False,
     ) -> dict[str, Any]:
-        """One request; the decoded object.  Raises `KubeError`."""
+        """One request; the decoded object, of nodes what the operator reads, or the `whole`.  Raises
+        `KubeError`."""
         if (rest := self._rests_until - time.monotonic()) > 0:
             await asyncio.sleep(rest)
         if self._limiter is not None:
@@ -154,7 +156,9 @@ class Client:
         began = time.monotonic()
         try:
             kinds = {"Accept": accept, "Content-Type": content_type}
-            answer = await self._call(method, path, query=query, body=body, kinds=kinds, within=within)
+            answer = await self._call(
+                method, path, query=query, body=body, kinds=kinds, within=within, whole=whole
+            )
         except Unavailable as error:
             self.outage.failed(str(error), since=began)
             raise
@@ -173,6 +177,7 @@ class Client:
         body: Any,
         kinds: dict[str, str],
         within: float,
+        whole: bool,
     ) -> dict[str, Any]:
         url = self._api.configuration.host + path + ("?" + urlencode(query) if query else "")
         headers = kinds | {"User-Agent": names.USER_AGENT}
@@ -199,7 +204,7 @@ class Client:
                 )
         if 200 <= status < 300:
             shape = "metadata" if kinds["Accept"] == METADATA_ONLY else resource
-            return _decoded(data, resource=shape, what=f"{method} {path}")
+            return _decoded(data, resource="" if whole else shape, what=f"{method} {path}")
         raise _refusal(status, data, f"{method} {path}")
 
     async def pages(
