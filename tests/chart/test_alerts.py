@@ -150,7 +150,7 @@ def test_the_text_alone_says_what_where_and_what_to_do(helm: Helm, promtool: Pro
     labels = {name: value for name, value in SCRAPED.items() if name not in ("instance", "pod")}
     labels |= dict(re.findall(r'(\w+)="([^"]+)"', series_name)) | {"severity": "critical"}
     notes = rules(helm)["NodegaugeNodeBroken"]["annotations"]
-    summary = "Jobs on node gpu-7 hang or die, or do so soon: xid. Drain it."
+    summary = "Jobs on node gpu-7 hang or die, or do so soon (xid). Drain it."
     expected = {"summary": summary, "description": text, "runbook_url": notes["runbook_url"]}
     assert promtool.says(two, "NodegaugeNodeBroken", BREAK + 1, labels, expected) == ""
 

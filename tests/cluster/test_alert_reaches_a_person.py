@@ -18,7 +18,7 @@ import yaml
 import support.results as made
 from nodegauge_contract.gpu import Repair
 from support.chart import ROOT, Helm, only
-from support.cluster_under_test import AT_ONCE, ClusterUnderTest, Machines
+from support.cluster_under_test import ClusterUnderTest, Machines
 from testbed.binaries import build_alerting, find_or_build
 from testbed.loopback import LOOPBACK, reserve_port
 from testbed.processes import Process
@@ -26,7 +26,7 @@ from testbed.wait import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
-SERIAL = "1654922001234"
+SERIAL = "0323418047531"
 FAILED = Repair(rows_pending=0, rows_failed=1, unrepairable=0, action=0)
 BROKEN = made.with_gpu(made.h100(), 3, serial=SERIAL, repair=FAILED)
 RECIPE = re.search(r"```yaml\n(route:.*?)```", (ROOT / "docs" / "monitoring.md").read_text("utf-8"), re.S)
@@ -108,16 +108,16 @@ def alerting(folder: Path, *, operator: int, url: str) -> Iterator[None]:
 def test_a_fault_reaches_slack_and_pagerduty(rig: ClusterUnderTest, tmp_path: Path) -> None:
     """With all that a person needs at night: node, cause, GPU, serial number, next step, runbook."""
     node = rig.add_node()
-    rig.add_policy(hysteresis=AT_ONCE)
+    rig.add_policy(hysteresis={"enterRuns": 1})
     with rig.kubelet(Machines(BROKEN)), rig.operator() as operator, receiver() as (url, bodies):
         operator.wait_ready()
         with alerting(tmp_path, operator=operator.port(), url=url):
             wait_for(lambda: {"/slack", "/pagerduty"} <= bodies.keys(), what="Slack and PagerDuty told")
     incident, [message] = bodies["/pagerduty"], bodies["/slack"]["attachments"]
     details, payload = incident["payload"]["custom_details"], incident["payload"]
-    assert payload["summary"] == f"Node {node} may compute wrong results: memory. Drain it now."
+    assert payload["summary"] == f"Node {node} may compute wrong results (memory). Drain it now."
     assert (payload["component"], payload["class"]) == (node, "memory")
-    assert (details["gpu"], details["serial"], payload["severity"]) == ("3", SERIAL, "critical")
+    assert (details["board"], payload["severity"]) == (f"GPU 3, serial number {SERIAL}", "critical")
     assert incident["links"] == [{"href": "docs/runbook.md#nodegaugenodecorruption", "text": "runbook"}]
     assert message["title"] == f"{node} memory (firing)"
     for text in (message["text"], details["text"]):
