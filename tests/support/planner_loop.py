@@ -52,6 +52,7 @@ class PlannerLoop:
         self._judged: actions.Judged | None = None
         self._made = 0
         self._written: ReadingView | None = None
+        self._recorded: actions.WrittenHistory | None = None
 
     def snapshot(self, *, fresh: bool = False) -> Snapshot:
         return Snapshot(
@@ -66,6 +67,7 @@ class PlannerLoop:
             posted=self._posted,
             judged=self._judged,
             reading=self._reading(),
+            written=self._recorded,
             fresh=frozenset({actions.RefreshReport} if fresh else ()) | {actions.RefreshReading},
             since=self._since,
             defaults=INSTALLED,
@@ -89,7 +91,7 @@ class PlannerLoop:
         assert most < MOST_WRITES, "it does not come to rest"
 
     def restart(self) -> None:
-        self._since, self._posted, self._judged = self.now, ("", ""), None
+        self._since, self._posted, self._judged, self._recorded = self.now, ("", ""), None, None
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
@@ -133,6 +135,8 @@ class PlannerLoop:
             case actions.PostEvent(_, change):
                 self._posted = (change.run, change.reason)
                 self.events.append(self._posted)
+            case actions.WriteHistory():
+                self._recorded = step.written
             case actions.CreatePod():
                 allowed = [names.PROBE_PULL] if step.probe == names.PROBE_HEALTH else []
                 assert all(pod.gone or pod.probe in allowed for pod in self.pods), "one pod of ours at a time"

@@ -44,7 +44,7 @@ def test_a_fault_is_told_whole() -> None:
     assert alerts(having(ECC), NODE, POLICY) == alerts(having(ECC), NODE, POLICY.observing()) == (ALERT,)
     pair = replace(ECC, code="nvlink-errors", subject=f"GPU 1 ({made.pci(1)}) and GPU 3 ({GPU.pci})")
     [alert] = alerts(having(pair), NODE, POLICY)
-    assert (alert.gpu, alert.serial, alert.pci) == ("1,3", "", "")
+    assert (alert.gpu, alert.serial, alert.pci) == ("1,3", GPU.serial, f"{made.pci(1)},{GPU.pci}")
 
 
 @pytest.mark.parametrize(

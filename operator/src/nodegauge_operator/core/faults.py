@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from nodegauge_judge import CATALOGUE, Finding, GpuIdentity, Severity
 from nodegauge_judge.rule import NEXT, measured, worst_first
+from nodegauge_operator import names
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy
@@ -166,10 +167,11 @@ def _evidence(gate: GateStatus, status: ReportStatus) -> Finding:
 
 
 def _without_gate(status: ReportStatus, codes: set[str], *, node: str) -> Iterator[Fault]:
-    """Findings of the last runs that no gate of this list describes."""
+    """Findings of the last runs that no gate of this list describes.  Those about feeding are about jobs."""
     pairs = [
         (finding, probe)
         for probe in status.probes
+        if probe.name != names.PROBE_FEED
         for finding in probe.findings
         if finding.severity is not Severity.INFO and finding.code not in codes
     ]
