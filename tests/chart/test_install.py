@@ -121,7 +121,7 @@ def test_uninstall_keeps_only_the_crds(cluster: Helm, rest: Rest) -> None:
     before = policies(rest)["default"]["metadata"]["uid"]
     cluster.install()
     assert policies(rest)["default"]["metadata"]["uid"] == before
-    kept_alone(rest, cluster.release("uninstall"), crds=4)
+    kept_alone(rest, cluster.release("uninstall"), crds=5)
 
 
 def test_uninstall_keeps_nothing_where_values_say_so(cluster: Helm, rest: Rest) -> None:
@@ -170,7 +170,7 @@ def test_they_come_with_an_upgrade_and_go_with_a_rollback_and_an_uninstall(clust
     assert admission(rest) == ALWAYS
     cluster.upgrade(WITH)
     there = admission(rest)
-    assert (len(there), there >= ALWAYS) == (9, True)
+    assert (len(there), there >= ALWAYS) == (10, True)
     where = ("two", str(CHART), "--namespace", "second", "--create-namespace", "--no-hooks")
     for values in (SECOND, SECOND | WITHOUT):
         with pytest.raises(
@@ -182,7 +182,7 @@ def test_they_come_with_an_upgrade_and_go_with_a_rollback_and_an_uninstall(clust
     assert admission(rest) == ALWAYS
     cluster.release("rollback", "2")
     assert admission(rest) == there
-    kept_alone(rest, cluster.release("uninstall"), crds=4)
+    kept_alone(rest, cluster.release("uninstall"), crds=5)
 
 
 def test_names_follow_the_release(helm: Helm) -> None:

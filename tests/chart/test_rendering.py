@@ -73,7 +73,7 @@ def test_crds_are_those_of_the_project(helm: Helm, keep: bool) -> None:
         o["metadata"]["name"]: o for o in helm.objects({"crds": {"keep": keep}}) if "crds" in component(o)
     }
     written = [yaml.safe_load(path.read_text("utf-8")) for path in sorted(CRDS.glob("*.yaml"))]
-    assert len(rendered) == len(written) == 4
+    assert len(rendered) == len(written) == 5
     for source in written:
         metadata = rendered[source["metadata"]["name"]]["metadata"]
         assert rendered[source["metadata"]["name"]] | {"metadata": source["metadata"]} == source

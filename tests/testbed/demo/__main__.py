@@ -32,6 +32,7 @@ STEPS = (
     heat.cool,
     power.supplies,
     power.load,
+    steps.overview,
     steps.uninstall,
 )
 

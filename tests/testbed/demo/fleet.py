@@ -97,7 +97,7 @@ FLEET: dict[str, Machine] = {
         profile="pcie-phb-2",
         fault="insufficient-power",
         parameters={"gpu": 1},
-        expected=Marks(health="fail", psu="fault", taints=_unhealthy("power-cable")),
+        expected=Marks(health="fail", taints=_unhealthy("power-cable")),
     ),
     "gpu-p2p": Machine(
         profile="h100-sxm-8", fault="p2p-refused", expected=Marks(health="fail", taints=_unhealthy("p2p"))

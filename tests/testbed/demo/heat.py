@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from testbed.demo import jobs
+from testbed.demo import jobs, steps
 from testbed.demo.fleet import HOT_NODE, PREFIX
 from testbed.demo.session import Session
 from testbed.errors import TestbedError
@@ -28,6 +28,8 @@ def heat(session: Session) -> None:
     _follow(session, lambda: TAINT in _taints(session), f"the taint {TAINT}")
     took = time.monotonic() - began
     session.say(f"{HOT_NODE} is tainted {TAINT} {took:.1f} s after the fault: {_why(session)}")
+    session.say(f"kubectl nodegauge explain {HOT_NODE}")
+    print(steps.nodegauge(session, "explain", HOT_NODE), flush=True)
 
 
 def avoid(session: Session) -> None:

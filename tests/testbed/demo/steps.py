@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import indent
 
 from nodegauge_contract import decode, render_matrix
-from testbed.demo.fleet import BUSY_NODE, FLEET, PREFIX, STARVED_NODE, VALUES, Marks
+from testbed.demo.fleet import BUSY_NODE, FLEET, HOT_NODE, PREFIX, STARVED_NODE, VALUES, Marks
 from testbed.demo.session import CHECKOUT, NAMESPACE, REPORTS, Object, Session
 from testbed.errors import TestbedError
 from testbed.hardware.starving import starving
@@ -22,6 +22,7 @@ HEAD += ["VALIDATED", "TAINT"]
 COLLECTIVES = ("allreduce", "allgather", "reducescatter")
 REPAIR = "nodegauge_repair"
 ANSIBLE_INVENTORY = Path(sys.executable).with_name("ansible-inventory")
+PAGE = CHECKOUT / "dist" / "demo" / "fleet.html"
 MODEL_LIMIT = 28
 """Characters of a GPU's model in the table: a line fits a wide terminal."""
 
@@ -94,9 +95,29 @@ def decide(session: Session) -> None:
     """The largest model of each class; and a model for which nobody measured enough."""
     session.say("nodegauge zero, on this cluster: which models its nodes hold, and a 70B one")
     for arguments in ((), ("--model", "70B", "--compare", "HBM3, nvlink", "GB200")):
-        command = [sys.executable, "-P", "-m", "nodegauge_cli", "zero", *arguments]
-        own = {"KUBECONFIG": str(session.testbed.control_plane.kubeconfig), "COLUMNS": "80"}
-        print("\n" + indent(output_of(command, env=os.environ | own), "    "), flush=True)
+        print(nodegauge(session, "zero", *arguments), flush=True)
+
+
+def nodegauge(session: Session, *arguments: str) -> str:
+    """What the command prints for people."""
+    command = [sys.executable, "-P", "-m", "nodegauge_cli", *arguments]
+    own = {"KUBECONFIG": str(session.testbed.control_plane.kubeconfig), "COLUMNS": "80"}
+    return "\n" + indent(output_of(command, env=os.environ | own), "    ")
+
+
+def overview(session: Session) -> None:
+    """The whole fleet, the node that was hot, and the page, which stays."""
+    session.say("kubectl nodegauge status")
+    status = nodegauge(session, "status")
+    print(status, flush=True)
+    tainted = [name for name in FLEET if taints_of(session.node(name))]
+    if lost := [name for name in tainted if not session.report(name).get("cause")]:
+        raise TestbedError(f"tainted without a cause in the report: {', '.join(lost)}")
+    session.say(f"kubectl nodegauge explain {HOT_NODE}, which was hot")
+    print(nodegauge(session, "explain", HOT_NODE), flush=True)
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    nodegauge(session, "report", "--html", str(PAGE))
+    session.say(f"the fleet as a page for your browser, which stays: {PAGE.relative_to(CHECKOUT)}")
 
 
 def graph(session: Session) -> None:
