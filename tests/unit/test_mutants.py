@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-pytestmark = pytest.mark.slow
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGET = "operator/src/nodegauge_operator/core/budget.py"
@@ -39,6 +38,18 @@ def mutants(folder: Path, *listed: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+def test_every_fault_of_the_table_is_one_place_in_the_source() -> None:
+    """A text that is gone, or there twice, stops the whole table."""
+    table = yaml.safe_load((ROOT / "tests" / "mutants" / "mutants.yaml").read_text("utf-8"))
+    counts = {
+        each["id"]: (ROOT / each["file"]).read_text("utf-8").count(each["old"])
+        for area in table.values()
+        for each in area
+    }
+    assert {name: count for name, count in counts.items() if count != 1} == {}
+
+
+@pytest.mark.slow
 def test_killed_mutants_and_survivors_are_told_apart(tmp_path: Path) -> None:
     """A mutant in a function, and one in what a module does while it is imported, are killed by the test that
     fails for them; a survivor is named and fails the run.  The checkout stays as it is."""
