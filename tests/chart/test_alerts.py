@@ -145,7 +145,7 @@ def test_the_text_alone_says_what_where_and_what_to_do(helm: Helm, promtool: Pro
         )
         series |= since(f'nodegauge_node_fault_info{{code="xid",{NODE},{texts}}}', "1", before="_")
         added = " Measured: Xid 94 came twice. Since 2027-01-15T08:00:00Z. Next step: drain, and reset GPU 3."
-    text = f"gpu-7: xid (xid){where}.{added} All of it: `kubectl describe nodereport gpu-7`."
+    text = f"gpu-7: xid (xid){where}.{added} More: `kubectl nodegauge explain gpu-7`."
     two = scraped(series) + scraped(series, labels=SCRAPED | {"pod": "b", "instance": "b:1"})
     labels = {name: value for name, value in SCRAPED.items() if name not in ("instance", "pod")}
     labels |= dict(re.findall(r'(\w+)="([^"]+)"', series_name)) | {"severity": "critical"}

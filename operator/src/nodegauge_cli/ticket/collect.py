@@ -136,11 +136,11 @@ def _problem(fault: Fault, status: ReportStatus, boards: Sequence[Board]) -> Pro
 def _last_good(status: ReportStatus, fault: Fault, good_at: str) -> str:
     """The last run of its probe before the fault that is known to be good: as its gate knows it, else one
     that turned the verdict to a good one, else the first health run that passed; empty if none is known."""
-    good = (Verdict.PASS.value, Verdict.WARN.value)
+    good = Verdict.PASS.value  # a first bad run turns it to a warning
     turned = [
         each.at
         for each in status.transitions
-        if each.what == "verdict" and each.to in good and each.probe == fault.probe
+        if each.what == "verdict" and each.to == good and each.probe == fault.probe
     ]
     passed = status.passed_at if fault.probe == names.PROBE_HEALTH else ""
     times = [at for at in (good_at, passed, *turned) if at]

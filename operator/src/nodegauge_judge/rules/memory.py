@@ -188,7 +188,10 @@ RULES = (
                 "a row remap failed, memory cannot be repaired, or SRAM errors passed the driver's threshold"
             ),
         },
-        next_step="pending: drain, then `nvidia-smi --gpu-reset -i INDEX`; failed: replace the board.",
+        next_step=(
+            "pending: drain, then `nvidia-smi --gpu-reset -i INDEX`; failed, or over the SRAM threshold: "
+            "replace the board."
+        ),
         way_out=(
             "`nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT,ECC -i INDEX` says pending or failed.",
             DRAIN,
