@@ -142,7 +142,7 @@ class Metrics:
             "nodegauge_node_fault",
             "1 for each cause of a confirmed fault of a node, whether or not its taint stands, and for a "
             "node that nobody reads (cause=unread). Index of the GPU or of several, serial number and PCI "
-            "address of one; empty where unknown. As many nodes as metrics.perNode.limit allows.",
+            "address of one or two; empty where unknown. As many nodes as metrics.perNode.limit allows.",
             ("policy", "node", "taint", "cause", "code", "gpu", "serial", "pci"),
         )
         self.node_fault_info = gauge(

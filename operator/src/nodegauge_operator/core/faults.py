@@ -92,8 +92,9 @@ class Fault(Struct, frozen=True, rename="camel", kw_only=True):
             new = [part for part in parts if part not in location]
             location = ", ".join([location, *new] if location else new)
         serials = ", ".join(gpu.serial or "unknown" for gpu in self.gpus[:MANY_GPUS])
-        known = any(gpu.serial for gpu in self.gpus)
-        return (f"{location}, serial {serials}" if known else location) + more
+        if any(gpu.serial for gpu in self.gpus):
+            location += f" (serials {serials})" if len(self.gpus) > 1 else f", serial {serials}"
+        return location + more
 
     def sentence(self, most: int) -> str:
         """Place, what was measured, since when, and the next step, in at most so many bytes.  What was
