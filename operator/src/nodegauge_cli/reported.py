@@ -195,7 +195,7 @@ def judge_reported(
     read = {kind.probe: _when(kind, document) for kind in kinds}
     readable = read.get(names.PROBE_HEALTH, NEVER) != NEVER
     missing = (*(() if readable else ("health was never read",)), *document.unreadable)
-    of_node = [kind for kind in kinds if kind.probe != names.PROBE_FEED]  # windows are about jobs
+    of_node = [kind for kind in kinds if kind.probe not in names.PROBES_OF_JOBS]
     verdicts = [kind.verdict for kind in of_node if kind.verdict not in PASSED_OVER]
     verdicts += [*_of_report(status), *(Verdict.UNKNOWN for _ in missing)]
     lines = {kind.probe: f" ({kind.coverage})" for kind in kinds if kind.coverage}

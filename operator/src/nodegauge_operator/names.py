@@ -148,6 +148,8 @@ PROBE_FEED = "feed"
 PROBE_WATCH = "watch"
 """The resident container of mode Watch; its results are readings of the health probe."""
 PROBES = (PROBE_HEALTH, PROBE_PULL, PROBE_NCCL, PROBE_LOAD)
+PROBES_OF_JOBS = frozenset({PROBE_FEED})
+"""Kinds whose findings are about jobs, and say nothing of the node."""
 PROBE_CONTAINER = "probe"
 
 BMC_READER = PREFIX + "bmc-reader"

@@ -168,13 +168,13 @@ def _evidence(gate: GateStatus, status: ReportStatus) -> Finding:
 
 
 def _without_gate(status: ReportStatus, codes: set[str], *, node: str) -> Iterator[Fault]:
-    """Findings of the last runs that no gate of this list describes.  Those about feeding are about jobs."""
+    """Findings of the last runs about the node that no gate of this list describes."""
     pairs = [
         (finding, probe)
         for probe in status.probes
-        if probe.name != names.PROBE_FEED
+        if probe.name not in names.PROBES_OF_JOBS
         for finding in probe.findings
-        if finding.severity is not Severity.INFO and finding.code not in codes
+        if finding.severity in (Severity.FAIL, Severity.WARN) and finding.code not in codes
     ]
     order = worst_first(finding for finding, _ in pairs)
     for finding, probe in sorted(pairs, key=lambda pair: order.index(pair[0])):

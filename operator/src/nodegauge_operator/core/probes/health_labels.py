@@ -9,6 +9,8 @@ from nodegauge_operator.core import gates, verdicts
 from nodegauge_operator.core.context import BEST_FIRST, HEALTH, Context
 from nodegauge_operator.core.label import Label, interconnect_stands
 
+MOST_GBPS = 1_000_000
+"""An edited report may hold any number; no link carries a petabyte a second."""
 REWRITE_SHARE = 0.5
 """`validated-at` is rewritten once it is older than this share of the staleness limit (ADR 0008)."""
 
@@ -28,7 +30,8 @@ def _evidence(context: Context, status: ReportStatus) -> str:
 
 def _nvlink_gbps(context: Context, status: ReportStatus) -> str:
     gbps = status.interconnect.nvlink_gbps
-    return str(gbps) if gbps is not None and interconnect_stands(context, status) else ""
+    plausible = gbps is not None and 0 <= gbps <= MOST_GBPS
+    return str(gbps) if plausible and interconnect_stands(context, status) else ""
 
 
 def _health(context: Context, status: ReportStatus) -> str:
