@@ -197,7 +197,8 @@ def changed_since(
     files = git("diff", "--name-only", base).split()
     table = SCENARIOS.relative_to(ROOT).as_posix()
     before = yaml.safe_load(git("show", f"{base}:{table}")) if table in files else None
-    texts = {name: (ROOT / name).read_text("utf-8") for name in files if (ROOT / name).is_file()}
+    known = [name for name in files if (ROOT / name).is_file()]
+    texts = {name: (ROOT / name).read_text("utf-8", errors="replace") for name in known}  # a picture too
     return affected(texts, before, machines=machines, scenarios=scenarios)
 
 
