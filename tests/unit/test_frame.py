@@ -54,8 +54,9 @@ def none(faults: Iterable[str]) -> None:
     assert not listed, "\n".join(listed)
 
 
-def test_no_file_names_this_machine() -> None:
-    pattern = re.compile("|".join([*MACHINE_PATHS, *map(re.escape, [*REGISTRY_HOSTS, f"{ROOT}/"])]))
+def test_no_file_names_this_machine_or_is_left_in_a_conflict() -> None:
+    refused = [*MACHINE_PATHS, *map(re.escape, [*REGISTRY_HOSTS, f"{ROOT}/"]), r"(?m:^(<{7}|>{7}) )"]
+    pattern = re.compile("|".join(refused))
     none(
         f"{name_of(path)}: {match.group()}"
         for path in tracked()

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import Fabric, LinkErrors, LinkGroup, Result, Unavailable
 from nodegauge_judge import CATALOGUE, Answer, Thresholds, Verdict
-from support.judge_results import Row, Table, check, judge, only, rows
+from support.judge_results import LOST, Row, Table, check, judge, only, rows
 
 
 def all_refused() -> Result:
@@ -135,6 +135,15 @@ TABLE: Table = {
     "a mesh may be uneven": [(made.dgx1([0, 1, 2, 3]), "")],
     "another model may have fewer links": [(SHORT_H800, "mixed-gpus/info")],
     "one GPU of a bridged pair in a virtual machine has nobody to join": [(ONE_OF_NCV4, "")],
+    "a card lost its links with the GPU at the other end of its bridge": [
+        (
+            made.with_gpu(
+                made.without_links(joined(name, *links), 1, count=links[0]), 0, error=LOST, links=[]
+            ),
+            "gpu-lost/fail",
+        )
+        for name, links in ((PCIE, (12, 12)), (NVL, (18, 18)), ("Quadro GV100", (4,)))
+    ],
     "with MIG on, NVML reports links as down": [((made.h100(), MIG), "")],
 }
 

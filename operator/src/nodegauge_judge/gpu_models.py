@@ -232,11 +232,14 @@ class GpuModel(Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown
         return min((size for size in self.sizes if size >= gpus and size != no_switch), default=0)
 
     def links_without_switch(self, gpus: int) -> int:
-        """NVLinks of each of so many GPUs, if they are a whole board without NVSwitches; else 0."""
+        """NVLinks of each of so many GPUs, if they are a whole board without NVSwitches; else 0.
+
+        No board is known whose GPUs could not all be read (`gpus` is 0 then).
+        """
         mesh = self.board.mesh if self.board else 0
         if self.nvlink is not None and self.nvlink.joins is Joins.MESH:
             mesh = max(self.sizes, default=0)
-        return self.nvlink.links if self.nvlink is not None and gpus == mesh else 0
+        return self.nvlink.links if self.nvlink is not None and gpus and gpus == mesh else 0
 
 
 NO_ROW = GpuModel(model="unknown", gpu=("*",), source="no row")

@@ -172,7 +172,7 @@ RULES = (
             "function is gone or reads as all ones; or it became unreadable in the same boot and its driver "
             "asks for a recovery action; or NVML lists fewer GPUs than the policy's `spec.expectedGpus`"
         ),
-        next_step="drain the node and reboot it; look for Xid 79 in its kernel log.",
+        next_step="look for Xid 79 in `dmesg` before a reboot clears it; then drain the node and reboot it.",
         way_out=(
             DRIVER_LOG + " Xid 79 means that it fell off the bus.",
             DRAIN,
