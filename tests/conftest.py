@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,9 +90,13 @@ def _together(nodeid: str) -> str:
     return next((folder for folder in TOGETHER if nodeid.startswith(folder)), "")
 
 
+def _rank(item: pytest.Item) -> int:
+    return next((n for n, at in enumerate(LONGEST) if item.nodeid.startswith(at)), len(LONGEST))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first."""
-    items.sort(key=lambda item: next((n for n, at in enumerate(LONGEST) if item.nodeid.startswith(at)), 99))
+    items.sort(key=_rank)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -115,11 +120,13 @@ def _on_control_plane(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Give the control plane to the folder of the next test."""
+    """Give the control plane to the folder of the next test, or end it after the last."""
     if item.get_closest_marker("cluster"):
         from support.tenancy import PLANE
 
         PLANE.take(_together(item.nodeid))
+    elif _rank(item) > LONGEST.index("tests/cluster/") and (tenancy := sys.modules.get("support.tenancy")):
+        tenancy.PLANE.pause()
 
 
 @pytest.fixture(scope="session")

@@ -135,6 +135,10 @@ class ControlPlane(Running):
     def _without_etcd(self) -> Iterator[None]:
         self.stop()
         yield
+        self.resume()
+
+    def resume(self) -> None:
+        """After `stop`, on the same ports and with the same data."""
         self._bring_up(self._stores())
         self._start_controllers()
 
