@@ -112,7 +112,9 @@ def install(stamp: Path) -> None:
     fixed = ["--constraint", str(CONSTRAINTS), "--build-constraint", str(CONSTRAINTS)]
     run([python, "-m", "pip", "install", *fixed, *PROJECT], watch=counter(total), way_out=NO_PACKAGES)
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    site = Path(subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip())
+    site = Path(
+        subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+    )
     # Folders in place of setuptools' finder, whose imports are half of an interpreter's start.
     paths = "".join(f"{Path(folder).resolve()}\n" for folder in SOURCES)
     (site / "nodegauge-checkout.pth").write_text(paths, encoding="utf-8")

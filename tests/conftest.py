@@ -12,6 +12,7 @@ not skip.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -41,6 +42,9 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("busy")
+
+gc.set_threshold(50_000, 10, 10)
+"""Thousands of tests are objects that stay: to look for garbage among them was a quarter of their collection."""
 
 IN_MEMORY = Path("/dev/shm")
 FREE_BYTES = 2 * 1024**3
@@ -101,6 +105,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Find or build the programs, outside of any test's time limit."""
+    gc.freeze()
     if session.config.option.collectonly or not any(map(_on_control_plane, session.items)):
         return
     from testbed.binaries import find_or_build
