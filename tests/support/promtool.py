@@ -1,7 +1,5 @@
 """Prometheus rules in tests: series as promtool reads them, and promtool itself."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

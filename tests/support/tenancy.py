@@ -1,7 +1,5 @@
 """One control plane for all tests of a worker; a folder that needs it to itself takes it over as new."""
 
-from __future__ import annotations
-
 import contextlib
 from contextlib import AbstractContextManager
 from pathlib import Path

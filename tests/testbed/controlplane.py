@@ -1,8 +1,6 @@
 """A real control plane: etcd, kube-apiserver, kube-scheduler and kube-controller-manager on loopback.  Data
 stays below `directory`; no process outlives the Python process that started it."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

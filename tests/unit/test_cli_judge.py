@@ -1,7 +1,5 @@
 """`nodegauge judge FILE`: the inputs it accepts, its output, and exit codes for scripts."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
