@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import re
 import resource
 import sys
@@ -276,9 +277,10 @@ SENT = {
 
 @contextlib.contextmanager
 def few_descriptors(count: int) -> Iterator[None]:
-    """This process may open no more than so many files."""
+    """This process may open no more than so many files above those that it has."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count, before[1]))
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + count, before[1]))
     try:
         yield
     finally:
@@ -307,9 +309,11 @@ async def test_a_client_that_keeps_connections_shuts_nobody_out(
     served: Served, sent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many it opens, and whatever it sends: the kubelet gets its answer, and not by their age."""
+    assert http_server.MAX_CONNECTIONS < 1024 / 2, "what a process may open by default"
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 50)
     monkeypatch.setattr(http_server, "CONNECTION_SECONDS", 3600.0)
-    command = [sys.executable, "-c", HOLD, str(served.port), "1100", repr(SENT[sent])]
-    with few_descriptors(1024):
+    command = [sys.executable, "-c", HOLD, str(served.port), "300", repr(SENT[sent])]
+    with few_descriptors(100):
         client = await asyncio.create_subprocess_exec(*command, stdin=-1, stdout=-1)
         assert client.stdin
         assert client.stdout
