@@ -4,14 +4,15 @@ logs; /healthz, /readyz and /metrics as a kubelet and Prometheus ask for them.
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
-import os
 import re
 import resource
 import sys
 from collections.abc import AsyncIterator, Iterator
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -277,10 +278,11 @@ SENT = {
 
 @contextlib.contextmanager
 def few_descriptors(count: int) -> Iterator[None]:
-    """This process may open no more than so many files above those that it has."""
+    """This process may open so many files more."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(map(int, os.listdir("/proc/self/fd")))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + count, before[1]))
+    taken = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+    free = (number for number in range(before[0]) if number not in taken)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next(itertools.islice(free, count, None)), before[1]))
     try:
         yield
     finally:
@@ -312,8 +314,8 @@ async def test_a_client_that_keeps_connections_shuts_nobody_out(
     assert http_server.MAX_CONNECTIONS < 1024 / 2, "what a process may open by default"
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 50)
     monkeypatch.setattr(http_server, "CONNECTION_SECONDS", 3600.0)
-    command = [sys.executable, "-c", HOLD, str(served.port), "300", repr(SENT[sent])]
-    with few_descriptors(100):
+    command = [sys.executable, "-c", HOLD, str(served.port), "500", repr(SENT[sent])]
+    with few_descriptors(320):  # of which asyncio takes 128 at once
         client = await asyncio.create_subprocess_exec(*command, stdin=-1, stdout=-1)
         assert client.stdin
         assert client.stdout
