@@ -28,11 +28,11 @@ LEFT_OUT = {
     "nodegauge_operator": ("handlers", "kube", "reader", "reconcile", "__main__", "http_server", "settings"),
     "nodegauge_cli": (
         *("__main__", "apply", "check", "cleanup", "cluster", "completion", "diff", "diff_facts", "explain"),
-        *("explanation", "fleet", "history", "nodes", "override", "page", "pause", "pod_fit", "run"),
+        *("explanation", "fleet", "history", "node", "nodes", "override", "page", "pause", "pod_fit", "run"),
         *("standing", "status", "ticket", "waits", "watch", "why", "zero"),
     ),
 }
-"""Parts of our packages that need a cluster."""
+"""Parts of our packages that need a cluster, or that the archive has a program of its own for."""
 TYPES = (".py", ".yaml")
 OLDEST = {"nodegauge_contract": (3, 9), "nodegauge_probes": (3, 9)}
 OLDEST_OTHERS = (3, 10)

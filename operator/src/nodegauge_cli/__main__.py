@@ -42,6 +42,7 @@ SUBCOMMANDS = {
         "Judge probe results, NodeReports, nccl-tests logs or pasted text.",
         "cli",
     ),
+    "node": Lazy("nodegauge_cli.node.command", "Measure and judge this machine.", "probes,cli"),
     "nodes": Lazy("nodegauge_cli.nodes", "A line per node, chosen and sorted as asked.", ""),
     "override": Lazy("nodegauge_cli.override", "Overrule nodegauge on one node for a time.", ""),
     "pause": Lazy("nodegauge_cli.pause", "Pause a policy, or end that.", ""),
