@@ -5,10 +5,11 @@ The judgement and its text are those of `nodegauge judge`, the history is what a
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,10 +23,11 @@ from nodegauge_cli.judge import Section, criteria_of, criteria_options, tell
 from nodegauge_cli.judging import Criteria, Kept, judged
 from nodegauge_cli.node import history, process
 from nodegauge_cli.node.progress import Progress
-from nodegauge_cli.output import output_option
+from nodegauge_cli.output import output_option, write_whole
 from nodegauge_cli.reported import Unusable
 from nodegauge_judge import History
 from nodegauge_operator import names
+from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core.probes.registry import KINDS
 
 MEASURES = {names.PROBE_HEALTH, names.PROBE_NCCL, names.PROBE_LOAD}
@@ -48,14 +50,21 @@ NEEDS = {"nodegauge_probes": "nodegauge-probes", "pynvml": "nvidia-ml-py"}
     "--history",
     "kept_in",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep what the next run needs in this file: counters are then judged by their growth.",
+    help="Keep what the next run needs in this file: it then knows the GPUs, and how much counters grew.",
+)
+@click.option(
+    "--html",
+    "target",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write a page, as `nodegauge report` does.",
 )
 @criteria_options
 @output_option("text", "json")
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS]")
 def node(
     probes: tuple[str, ...],
     kept_in: Path | None,
+    target: Path | None,
     policy: Path | None,
     cables: Path | None,
     form: str | None,
@@ -63,22 +72,24 @@ def node(
 ) -> None:
     """Measure this machine, and judge what was read. Needs no root, and changes nothing.
 
-    OPTIONS behind -- are the probes' own: `python -m nodegauge_probes --help` lists them. After a health run
-    that could not read the GPUs, nothing else is run.
+    OPTIONS behind -- are the probes' own: `python -m nodegauge_probes --help` lists them. Several probes run
+    one after the other; if health cannot read the GPUs, it is the only one.
 
     \b
-    Exit code, the worst of the probes: 0 pass or warn, 1 fail, 2 wrong arguments, or the history
-    could not be kept, 3 unknown. 128 and the signal's number if it was interrupted: nothing is judged then.
+    Exit code, the worst of the probes: 0 pass or warn, 1 fail, 3 unknown.
+    2: wrong arguments, or a file could not be written.
+    130: interrupted, and nothing is judged.
 
     \b
     Examples:
       nodegauge node
       nodegauge node --history ~/.local/state/nodegauge.json
-      nodegauge node --probe health --probe nccl --probe load
+      nodegauge node --probe health --probe nccl --probe load --html gpus.html
       nodegauge node --probe load -- --seconds 120
     """
     criteria = criteria_of(policy, cables)
     _check_packages()
+    _check_folders(kept_in, target)
     kept = history.read(kept_in)
     progress = Progress(sys.stderr)
     asked = [name for name in PROBES if name in (probes or (names.PROBE_HEALTH,))]
@@ -86,8 +97,16 @@ def node(
         raise click.UsageError("--power-inventory is for the health probe")
     with _stoppable(progress):
         runs = [*_runs(asked, options, criteria, kept, progress)]
-    code = tell([run.section for run in runs], as_json=form == "json")
-    history.write(kept_in, runs[-1].kept)
+    sections = [run.section for run in runs]
+    files = {kept_in: history.text(runs[-1].kept)} if kept_in is not None else {}
+    if target is not None:
+        from nodegauge_cli.node.page import of_sections
+
+        files[target] = of_sections(sections, criteria=criteria, at=stamp(time.time()))
+    unwritten = _write(files)  # first: the reader of a pipe may go
+    code = tell(sections, as_json=form == "json")
+    if unwritten:
+        raise BadInput("\n".join(unwritten))
     raise SystemExit(code)
 
 
@@ -140,6 +159,24 @@ def _check_packages() -> None:
                 f"`node` needs the Python package {package}. In a checkout of nodegauge: "
                 "pip install '.[probes,cli]'; for --probe nccl also the extra `nccl`"
             )
+
+
+def _check_folders(*files: Path | None) -> None:
+    """Raises `BadInput` if a file could not be written; better now than after a minute of NCCL."""
+    for file in files:
+        if file is not None and not os.access(file.absolute().parent, os.W_OK):
+            raise BadInput(f"{file}: there is no such folder, or you may not write to it")
+
+
+def _write(files: Mapping[Path, str]) -> list[str]:
+    """Write the texts; what could not be written, and why."""
+    problems = []
+    for file, text in files.items():
+        try:
+            write_whole(file, text)
+        except OSError as error:
+            problems.append(f"{file}: {error.strerror}")
+    return problems
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +10,6 @@ from msgspec import Struct
 
 from nodegauge_cli.inputs import BadInput
 from nodegauge_cli.judging import Kept
-from nodegauge_cli.output import write_whole
 
 SCHEMA: Literal["nodegauge.dev/node-history/1"] = "nodegauge.dev/node-history/1"
 
@@ -26,10 +24,8 @@ class File(Struct, frozen=True, kw_only=True):
 def read(path: Path | None) -> Kept:
     """What earlier runs have kept; nothing without a file, or in an empty one.
 
-    Raises `BadInput` for a file of another kind, which must not be overwritten, and if none can be written.
+    Raises `BadInput` for a file of another kind, which must not be overwritten.
     """
-    if path is not None and not os.access(path.absolute().parent, os.W_OK):
-        raise BadInput(f"{path}: there is no such folder, or you may not write to it")
     try:
         data = path.read_bytes() if path is not None else b""
     except FileNotFoundError:
@@ -45,11 +41,6 @@ def read(path: Path | None) -> Kept:
         ) from None
 
 
-def write(path: Path | None, kept: Kept) -> None:
-    """Keep it for the next run.  Raises `BadInput`."""
-    if path is None:
-        return
-    try:
-        write_whole(path, msgspec.json.encode(File(schema=SCHEMA, kept=kept)).decode() + "\n")
-    except OSError as error:
-        raise BadInput(f"{path}: the history cannot be written: {error.strerror}") from None
+def text(kept: Kept) -> str:
+    """What `read` reads."""
+    return msgspec.json.encode(File(schema=SCHEMA, kept=kept)).decode() + "\n"

@@ -54,7 +54,7 @@ def report(target: Path, sources: tuple[Path, ...], title: str, context: str) ->
         raise click.UsageError("--context is for a cluster, --from for files: give one of them")
     fleet = _of_files(sources) if sources else read_cluster(Cluster(context=context))
     source = _named(sources) if sources else f"the cluster{f' {context}' if context else ''}"
-    write(target, page(fleet.data(title=title, made_at=stamp(time.time()), source=source)))
+    _write(target, page(fleet.data(title=title, made_at=stamp(time.time()), source=source)))
 
 
 def _of_files(sources: Iterable[Path]) -> Fleet:
@@ -96,7 +96,7 @@ def _objects(data: bytes) -> Iterator[Mapping[str, Any]]:
             yield from (item for item in items if isinstance(item, dict)) if isinstance(items, list) else ()
 
 
-def write(target: Path, text: str) -> None:
+def _write(target: Path, text: str) -> None:
     """The page, as a file or on standard output.  Raises `BadInput`."""
     if str(target) == "-":
         sys.stdout.write(text)

@@ -1,0 +1,49 @@
+"""The page of this machine: that of `nodegauge report`, made from its judged readings."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+from nodegauge_cli.judge import Section
+from nodegauge_cli.judging import Criteria
+from nodegauge_cli.page.fleet import own_version
+from nodegauge_cli.page.html import page
+from nodegauge_cli.page.judged import Part, from_judged, part_of
+from nodegauge_cli.page.links import numbered
+from nodegauge_cli.page.model import FleetData, RunData
+from nodegauge_cli.reported import ReportJudgement, Unusable
+from nodegauge_contract import Result
+from nodegauge_operator.core.usable import Lost
+
+SOURCE = "nodegauge node"
+
+
+def of_sections(sections: Sequence[Section], *, criteria: Criteria, at: str) -> str:
+    """The HTML.  `at`: when the last reading was judged, RFC 3339."""
+    host = _host(sections, criteria, at)
+    data = FleetData(
+        title=host.data.name,
+        made_at=at,
+        source=SOURCE,
+        version=own_version(),
+        nodes=[host.data],
+        matrices=numbered([(host.data, host.matrix)]),
+        trend=[],
+        problems=[],
+    )
+    return page(data)
+
+
+def _host(sections: Sequence[Section], criteria: Criteria, at: str) -> Part:
+    """Also with the probes that read nothing, and why."""
+    parts, unread = [], []
+    for probe, document, judgement in sections:
+        if isinstance(document, Result) and not isinstance(judgement, (Unusable, ReportJudgement)):
+            parts.append(part_of(document, judgement, criteria=criteria, at=at))
+        else:
+            unread.append(RunData(probe=probe, verdict=Lost.UNREAD.value, summary=str(judgement)))
+    host = from_judged(socket.gethostname(), parts)
+    host.data.runs += unread
+    host.data.summary = host.data.summary or next((run.summary for run in unread), "")
+    return host
