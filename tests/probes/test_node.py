@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -43,20 +42,22 @@ def test_a_healthy_machine_passes_and_the_next_run_knows_its_gpus(probe: On, tmp
     serial = json.loads(kept.read_text())["kept"]["gpus"][1]["serial"]
     machine.hardware.fault("gpu-lost", gpu=1, nvml="absent", pci="gone")
     for _ in range(2):
-        lost = node(machine, "--history", kept, "-o", "json")
+        lost = node(machine, "--history", kept, "-o", "json", "--html", tmp_path / "node.html")
         judgement = json.loads(lost.stdout)
         assert (lost.exit_code, judgement["findings"][0]["code"]) == (1, "gpu-lost")
         assert judgement["findings"][0]["gpus"][0]["serial"] == serial
     assert "kubectl" not in json.dumps(judgement["findings"])
+    assert f'"serial":"{serial}"' in (tmp_path / "node.html").read_text()
 
 
 def test_what_cannot_be_read_is_unknown_and_nothing_else_is_run(probe: On, tmp_path: Path) -> None:
-    machine, kept = probe(TITAN), tmp_path / "history.json"
+    machine, page = probe(TITAN), tmp_path / "node.html"
     machine.hardware.fault("driver-mismatch")
-    asked = node(machine, "--probe", "nccl", "--probe", "health", "--history", kept, "-o", "json")
+    asked = node(machine, "--probe", "nccl", "--probe", "health", "--html", page, "-o", "json")
     health, nccl = json.loads(asked.stdout)["judgements"]
     assert (asked.exit_code, health["findings"][0]["code"]) == (3, "driver-mismatch")
     assert (nccl["title"], nccl["error"][-7:]) == ("nccl", "not run")
+    assert '"readAt":' not in page.read_text()
     for name in ("nccl", "load"):
         alone = node(machine, "--probe", name)
         assert (alone.exit_code, "Reload the nvidia modules" in " ".join(alone.stdout.split())) == (3, True)

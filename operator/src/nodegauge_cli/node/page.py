@@ -14,9 +14,12 @@ from nodegauge_cli.page.links import numbered
 from nodegauge_cli.page.model import FleetData, RunData
 from nodegauge_cli.reported import ReportJudgement, Unusable
 from nodegauge_contract import Result
+from nodegauge_judge.feed.judge import FeedJudgement
 from nodegauge_operator.core.usable import Lost
 
 SOURCE = "nodegauge node"
+OTHERS = (Unusable, ReportJudgement, FeedJudgement)
+"""What no probe of `nodegauge node` leads to, or what is not judged."""
 
 
 def of_sections(sections: Sequence[Section], *, criteria: Criteria, at: str) -> str:
@@ -39,11 +42,13 @@ def _host(sections: Sequence[Section], criteria: Criteria, at: str) -> Part:
     """Also with the probes that read nothing, and why."""
     parts, unread = [], []
     for probe, document, judgement in sections:
-        if isinstance(document, Result) and not isinstance(judgement, (Unusable, ReportJudgement)):
-            parts.append(part_of(document, judgement, criteria=criteria, at=at))
+        if isinstance(document, Result) and not isinstance(judgement, OTHERS):
+            read_at = at if judgement.readable else ""
+            parts.append(part_of(document, judgement, criteria=criteria, at=read_at))
         else:
             unread.append(RunData(probe=probe, verdict=Lost.UNREAD.value, summary=str(judgement)))
     host = from_judged(socket.gethostname(), parts)
     host.data.runs += unread
+    host.data.read_at = host.data.read_at if host.data.gpus else ""
     host.data.summary = host.data.summary or next((run.summary for run in unread), "")
     return host
