@@ -64,7 +64,7 @@ def test_what_cannot_be_read_is_unknown_and_nothing_else_is_run(probe: On, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--history", "{folder}/other.json"), "would overwrite it"),
         (("--history", "{folder}/no/history.json"), "no such folder"),
@@ -73,12 +73,12 @@ def test_what_cannot_be_read_is_unknown_and_nothing_else_is_run(probe: On, tmp_p
     ],
 )
 def test_what_is_refused_says_why_before_it_measures(
-    tmp_path: Path, options: tuple[str, ...], said: str
+    tmp_path: Path, options: tuple[str, ...], message: str
 ) -> None:
     other = tmp_path / "other.json"
     other.write_text("{}")
     outcome = CliRunner().invoke(main, ["node", *(each.format(folder=tmp_path) for each in options)])
-    assert (outcome.exit_code, said in " ".join(outcome.stderr.split())) == (2, True), outcome.output
+    assert (outcome.exit_code, message in " ".join(outcome.stderr.split())) == (2, True), outcome.output
     assert (outcome.stdout, other.read_text()) == ("", "{}")
 
 
@@ -99,10 +99,10 @@ def test_an_interrupted_run_leaves_nothing_behind(nccl_on: NcclOn, number: signa
     process = forkserver.popen(program, env=dict(run.env()), **pipes)
     wait_for(lambda: len(run.left_behind()) > 1, what="the child of the probe")
     process.send_signal(number)
-    output, said = process.communicate()
+    output, message = process.communicate()
     stopped = number is not signal.SIGKILL
     assert (process.returncode, output) == (128 + number if stopped else -number, "")
-    assert ("nothing is judged" in said, kept.exists()) == (stopped, False)
+    assert ("nothing is judged" in message, kept.exists()) == (stopped, False)
     run.wait_until_alone()
 
 
@@ -144,7 +144,7 @@ def arm(phase: str, cells: int = 0) -> ArmBuilder:
 
 
 @pytest.mark.parametrize(
-    ("members", "call", "said"),
+    ("members", "call", "message"),
     [
         ({}, None, "opens the driver"),
         ({}, "nvmlInit", "waits for the driver: nvmlInit"),
@@ -157,11 +157,11 @@ def arm(phase: str, cells: int = 0) -> ArmBuilder:
     ],
 )
 def test_a_run_says_what_it_does_and_waits_for(
-    members: dict[str, object], call: str | None, said: str
+    members: dict[str, object], call: str | None, message: str
 ) -> None:
     result, watch = ResultBuilder(probe="health"), CallWatch(deadline=60, clock=lambda: 100.0)
     result.gpus = members.get("gpus", [])
     if "nccl" in members:
         result.nccl = NcclBuilder(engine="nccl4py", arms=members["nccl"])
     watch.now = Call(call, "", 98.0) if call else Call("nvmlDeviceGetName", "GPU 0", 99.9)
-    assert doing(result, watch).removeprefix("default ") == said
+    assert doing(result, watch).removeprefix("default ") == message

@@ -121,12 +121,12 @@ def _runs(
     asked: Sequence[str], options: Sequence[str], criteria: Criteria, kept: Kept, progress: Progress
 ) -> Iterator[Run]:
     """One probe after the other."""
-    blind = False
+    unreadable = False
     for name in asked:
-        run = Run(_not_run(name), kept) if blind else _run(name, options, criteria, kept, progress)
+        run = Run(_not_run(name), kept) if unreadable else _run(name, options, criteria, kept, progress)
         kept = run.kept
         judgement = run.section.judgement
-        blind = blind or (name == names.PROBE_HEALTH and not getattr(judgement, "readable", False))
+        unreadable = unreadable or (name == names.PROBE_HEALTH and not getattr(judgement, "readable", False))
         yield run
 
 

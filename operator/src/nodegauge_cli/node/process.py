@@ -26,7 +26,7 @@ GRACE_S = 5.0
 needs one."""
 BAD_ARGUMENTS = 2
 MAX_WORDS = 2000
-"""Characters of a probe's last words that are shown."""
+"""Characters of what a probe wrote on standard error that are shown."""
 
 
 class BadOptions(Exception):
@@ -53,24 +53,24 @@ def run(probe: str, options: Sequence[str], *, gpus: int, progress: Progress) ->
         stderr=subprocess.PIPE,
     )
     try:
-        output, words = _follow(process, progress)
+        output, messages = _follow(process, progress)
     except BaseException:
         process.terminate()
         raise
     finally:
         _end(process)
-    return _result(probe, process.returncode, output, words)
+    return _result(probe, process.returncode, output, messages)
 
 
 def _follow(process: subprocess.Popen[bytes], progress: Progress) -> tuple[bytes, bytes]:
     """All that it writes, until it ends, or has written its result and does not end."""
     assert process.stdout is not None
     assert process.stderr is not None
-    output, words = bytearray(), bytearray()
+    output, messages = bytearray(), bytearray()
     until = None
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ, output)
-        selector.register(process.stderr, selectors.EVENT_READ, words)
+        selector.register(process.stderr, selectors.EVENT_READ, messages)
         while selector.get_map() and (until is None or time.monotonic() < until):
             for key, _ in selector.select(TICK_S):
                 data = os.read(key.fd, READ_LIMIT)
@@ -79,8 +79,8 @@ def _follow(process: subprocess.Popen[bytes], progress: Progress) -> tuple[bytes
                     selector.unregister(key.fileobj)
             if until is None and output.endswith(b"\n"):
                 until = time.monotonic() + GRACE_S
-            progress.show(_last_line(words))
-    return bytes(output), bytes(words)
+            progress.show(_last_line(messages))
+    return bytes(output), bytes(messages)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -97,23 +97,23 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     print(f"The probe (process {process.pid}) does not end: it is stuck in the driver.", file=sys.stderr)
 
 
-def _result(probe: str, code: int | None, output: bytes, words: bytes) -> Result:
-    said = _shown(words.decode(errors="replace"))
+def _result(probe: str, code: int | None, output: bytes, messages: bytes) -> Result:
+    message = _shown(messages.decode(errors="replace"))
     if code == BAD_ARGUMENTS and not output:
-        raise BadOptions(said)
+        raise BadOptions(message)
     try:
         return decode(output.decode(errors="replace"))
     except ContractError as error:
-        why = said or (f"exit code {code}" if not output else str(error))
+        why = message or (f"exit code {code}" if not output else str(error))
         raise Unusable(f"the {probe} probe returned no result: {why}") from None
 
 
 def _shown(text: str) -> str:
-    """The end of what a probe said, without control characters."""
+    """The end of what a probe wrote, without control characters."""
     return "\n".join(printable(line) for line in text.strip()[-MAX_WORDS:].splitlines())
 
 
-def _last_line(words: bytearray) -> str:
+def _last_line(messages: bytearray) -> str:
     """What it does, by its last whole line."""
-    lines = words.rpartition(b"\n")[0].splitlines()
+    lines = messages.rpartition(b"\n")[0].splitlines()
     return printable(lines[-1].decode(errors="replace")) if lines else ""
