@@ -159,9 +159,9 @@ def arm(phase: str, cells: int = 0) -> ArmBuilder:
 def test_a_run_says_what_it_does_and_waits_for(
     members: dict[str, object], call: str | None, message: str
 ) -> None:
-    result, watch = ResultBuilder(probe="health"), CallWatch(deadline=60, clock=lambda: 100.0)
+    result, watch = ResultBuilder(probe="", run="", node=""), CallWatch(deadline=60, clock=lambda: 100.0)
     result.gpus = members.get("gpus", [])
     if "nccl" in members:
-        result.nccl = NcclBuilder(engine="nccl4py", arms=members["nccl"])
+        result.nccl = NcclBuilder(engine="", expected=2, shm_bytes=0, arms=members["nccl"])
     watch.now = Call(call, "", 98.0) if call else Call("nvmlDeviceGetName", "GPU 0", 99.9)
-    assert doing(result, watch).removeprefix("default ") == message
+    assert doing(result, watch) == message
