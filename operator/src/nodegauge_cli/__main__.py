@@ -58,6 +58,11 @@ SUBCOMMANDS = {
 }
 
 
+JUDGES = frozenset({"bmc", "judge", "node"})
+"""Subcommands whose exit code 1 says that hardware is bad."""
+CANNOT_JUDGE = 2
+
+
 class LazyGroup(click.Group):
     """A group whose subcommands are imported when they are called."""
 
@@ -75,10 +80,12 @@ class LazyGroup(click.Group):
         except ModuleNotFoundError as error:
             if error.name is None or error.name.startswith("nodegauge_"):
                 raise
-            raise click.ClickException(
+            missing = click.ClickException(
                 f"`{cmd_name}` needs the Python package {error.name}. In a checkout of nodegauge: "
                 f"pip install '.[{lazy.extra}]'"
-            ) from None
+            )
+            missing.exit_code = CANNOT_JUDGE if cmd_name in JUDGES else missing.exit_code
+            raise missing from None
         assert isinstance(command, click.Command)
         return command
 
