@@ -30,6 +30,7 @@ def of_sections(sections: Sequence[Section], *, criteria: Criteria, at: str) -> 
         made_at=at,
         source=SOURCE,
         version=own_version(),
+        unit="host",
         nodes=[host.data],
         matrices=numbered([(host.data, host.matrix)]),
         trend=[],

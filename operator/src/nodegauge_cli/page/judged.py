@@ -35,7 +35,7 @@ from nodegauge_operator.core.usable import Lost
 OfMachine = Judgement | NcclJudgement | LoadJudgement | FeedJudgement | ChassisJudgement
 ACCEPTED = (Verdict.PASS, Verdict.WARN)
 PSU_WORST_FIRST = (Psu.FAULT.value, Psu.REDUNDANCY_LOST.value, Psu.OK.value)
-WORST_FIRST = ("fail", "unknown", "warn")
+WORST_FIRST = {"fail": 0, "unknown": 1, "warn": 2}
 """Severities of faults; `unknown`: what should have been read and was not."""
 JOINED = ("faults", "notes", "runs")
 """Of these a machine has those of all its parts; of anything else what the first part says that has it."""
@@ -91,7 +91,7 @@ def from_judged(
     data = _joined(name, [part.data for part in parts])
     if faults is not None:
         data.faults = list(faults)
-    data.faults.sort(key=lambda fault: WORST_FIRST.index(fault.severity.value))
+    data.faults.sort(key=lambda fault: WORST_FIRST.get(fault.severity.value, len(WORST_FIRST)))
     data.verdict = verdict or _verdict(parts)
     data.summary = next(
         (part.data.summary for part in parts if part.data.verdict is data.verdict), data.summary
