@@ -41,7 +41,8 @@ def of_sections(sections: Sequence[Section], *, criteria: Criteria, at: str) -> 
 
 def _host(sections: Sequence[Section], criteria: Criteria, at: str) -> Part:
     """Also with the probes that read nothing, and why."""
-    parts, unread = [], []
+    parts: list[Part] = []
+    unread: list[RunData] = []
     for probe, document, judgement in sections:
         if isinstance(document, Result) and not isinstance(judgement, OTHERS):
             read_at = at if judgement.readable else ""
