@@ -5,6 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from nodegauge_cli.judging_service import judgements
+from nodegauge_contract import Result, text
+
 ACTION = '''
 import json
 from pathlib import Path
@@ -72,3 +77,15 @@ def health(verdict: str = "pass", *findings: Mapping[str, Any], gpus: int = 2, *
 def nccl(verdict: str = "pass", *findings: Mapping[str, Any]) -> dict[str, Any]:
     result = {"verdict": verdict, "summary": f"NCCL: {verdict}.", "findings": list(findings)}
     return result | {"judge_version": "0.1.0"}
+
+
+def judged(document: Any, *, name: str) -> dict[str, Any]:
+    """What the module of its probe returns of a result or a BMC's reading, by the archive's own judge."""
+    request = {"documents": [msgspec.json.encode(document).decode()], "node": {"name": name}}
+    if isinstance(document, Result):
+        request["documents"] = [text(document)]
+    [said] = judgements(msgspec.json.encode(request))
+    findings = [{**each, "steps": said["steps"].get(each["code"], [])} for each in said["findings"]]
+    gpus = said.get("gpus") if said["probe"] == "health" else None
+    facts = {"gpus": gpus or [], "gpus_expected": len(gpus or []), "driver": said.get("driver", "")}
+    return {**said, "findings": findings, "facts": facts, "judge_version": "0.1.0"}

@@ -29,10 +29,12 @@ from nodegauge_cli.judging import (
     power_inventory,
     read_line,
 )
-from nodegauge_cli.reported import Unusable, worst
+from nodegauge_cli.page.judged import part_of
+from nodegauge_cli.reported import Reported, ReportJudgement, Unusable, worst
 from nodegauge_contract import Result
+from nodegauge_contract.chassis import ChassisReading
 from nodegauge_judge import CATALOGUE, Finding, NodeFacts, Sharing, Verdict
-from nodegauge_judge.chassis.judge import judge_chassis
+from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import ExpectedGpus, PolicySpec
 from nodegauge_operator.api.selector import Selector
@@ -156,6 +158,7 @@ def _judgement(
                 "node": facts.name,
                 "labels": {},
                 "steps": _steps(chassis.findings, node=facts.name, cluster=False),
+                "page": _page(reading, chassis, criteria),
                 **msgspec.to_builtins(chassis),
             }
         texts = [earlier] if isinstance(earlier, str) else earlier or []
@@ -176,8 +179,18 @@ def _judgement(
         "labels": labels,
         "read": read_line(judgement),
         "steps": steps,
+        "page": _page(document, judgement, criteria),
         **msgspec.to_builtins(judgement),
     }
+
+
+def _page(
+    document: Document | ChassisReading, judgement: AnyJudgement | ChassisJudgement, criteria: Criteria
+) -> str:
+    """What the page of the role `report` shows of it, as JSON text; empty for a NodeReport."""
+    if isinstance(document, Reported) or isinstance(judgement, ReportJudgement):
+        return ""
+    return msgspec.json.encode(part_of(document, judgement, criteria=criteria)).decode()
 
 
 def _steps(findings: Iterable[Finding], *, node: str, cluster: bool) -> dict[str, list[str]]:
