@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -82,7 +81,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         (
             "host-gpu-phb",
             "notes.0",
-            "What an earlier run read of load cannot be shown: JSON is malformed: invalid character (byte 0).",
+            "What was read of load cannot be shown: JSON is malformed: invalid character (byte 0).",
         ),
         ("host-new", "causes", ["no-answer", "unread"]),
         ("host-new", "faults.0.severity", "unknown"),

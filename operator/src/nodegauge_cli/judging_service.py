@@ -5,7 +5,8 @@
 `documents`: results, logs of nccl-tests, pasted output, NodeReports or ChassisReadings.  `policy`: a
 GPUValidationPolicy or its spec.  `before`: for each document none, one or more earlier results of the same
 node, the oldest first.  `node`: see `Facts`.  All but `documents` may be missing or null.  The answer has a
-judgement or an error for each document; a request or a policy that cannot be read is one error for all.
+judgement or an error for each document, with `page`, what a page shows of it (`page.judged.Part` as text); a
+request or a policy that cannot be read is one error for all.
 """
 
 from __future__ import annotations

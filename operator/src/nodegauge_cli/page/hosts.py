@@ -152,9 +152,7 @@ def _host(row: Row) -> Part:
     data.summary = row.summary or next((reason.message for reason in wrong), "")
     data.read_at = row.measured_at if data.gpus else ""
     data.notes = [f"{note.code}: {note.message}" for note in row.notes]
-    data.notes += [
-        f"What an earlier run read of {probe} cannot be shown: {why}." for probe, why in unreadable
-    ]
+    data.notes += [f"What was read of {probe} cannot be shown: {why}." for probe, why in unreadable]
     data.runs = _runs(row, parts)
     if not row.this_run:
         data.causes.append(NOT_THIS_RUN)
