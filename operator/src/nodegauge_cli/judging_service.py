@@ -31,7 +31,7 @@ from nodegauge_cli.judging import (
     read_line,
 )
 from nodegauge_cli.page.judged import part_of
-from nodegauge_cli.reported import Reported, ReportJudgement, Unusable, worst
+from nodegauge_cli.reported import Reported, Unusable, worst
 from nodegauge_contract import Result
 from nodegauge_contract.chassis import ChassisReading
 from nodegauge_judge import CATALOGUE, Finding, NodeFacts, Sharing, Verdict
@@ -189,7 +189,7 @@ def _page(
     document: Document | ChassisReading, judgement: AnyJudgement | ChassisJudgement, criteria: Criteria
 ) -> str:
     """What the page of the role `report` shows of it, as JSON text; empty for a NodeReport."""
-    if isinstance(document, Reported) or isinstance(judgement, ReportJudgement):
+    if isinstance(document, Reported):
         return ""
     return msgspec.json.encode(part_of(document, judgement, criteria=criteria)).decode()
 

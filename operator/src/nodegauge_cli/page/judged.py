@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from nodegauge_cli.judging import Criteria
+from nodegauge_cli.judging import AnyJudgement, Criteria
 from nodegauge_cli.page import bandwidth, nodes
 from nodegauge_cli.page.links import links_of
 from nodegauge_cli.page.model import Links, NodeData, RunData
@@ -22,7 +22,6 @@ from nodegauge_contract.chassis import ChassisReading
 from nodegauge_judge import Judgement, Psu, Severity, Verdict
 from nodegauge_judge.chassis.judge import ChassisJudgement
 from nodegauge_judge.feed.judge import FeedJudgement
-from nodegauge_judge.loadtest_rules.judge import LoadJudgement
 from nodegauge_judge.nccl.measurement import Measurement, NcclJudgement
 from nodegauge_judge.rule import measured
 from nodegauge_operator import names
@@ -32,7 +31,6 @@ from nodegauge_operator.core.faults import Fault, of_finding
 from nodegauge_operator.core.gates import GATES
 from nodegauge_operator.core.usable import Lost
 
-OfMachine = Judgement | NcclJudgement | LoadJudgement | FeedJudgement | ChassisJudgement
 ACCEPTED = (Verdict.PASS, Verdict.WARN)
 PSU_WORST_FIRST = (Psu.FAULT.value, Psu.REDUNDANCY_LOST.value, Psu.OK.value)
 WORST_FIRST = {"fail": 0, "unknown": 1, "warn": 2}
@@ -51,7 +49,11 @@ class Part(Struct, rename="camel", omit_defaults=True, kw_only=True):
 
 
 def part_of(
-    document: Result | ChassisReading, judgement: OfMachine, *, criteria: Criteria, at: str = ""
+    document: Result | ChassisReading,
+    judgement: AnyJudgement | ChassisJudgement,
+    *,
+    criteria: Criteria,
+    at: str = "",
 ) -> Part:
     """`criteria`: what it was judged by, for the floors of bandwidths; `at`: when it was read, RFC 3339."""
     probe = document.probe if isinstance(document, Result) else names.PROBE_BMC
