@@ -96,7 +96,7 @@ def from_judged(
     data.faults.sort(key=lambda fault: WORST_FIRST.get(fault.severity.value, len(WORST_FIRST)))
     data.verdict = verdict or _verdict(parts)
     data.summary = next(
-        (part.data.summary for part in parts if part.data.verdict is data.verdict), data.summary
+        (part.data.summary for part in parts if part.data.verdict == data.verdict), data.summary
     )
     data.psu = next((psu for psu in PSU_WORST_FIRST if psu in {part.data.psu for part in parts}), "")
     worst_cause = next((fault.cause or fault.code for fault in data.faults), Lost.UNREAD.value)
@@ -106,8 +106,8 @@ def from_judged(
     lost_to = Lost.MISSING.value if data.verdict in ACCEPTED else worst_cause
     data.lost = {lost_to: data.count - data.usable} if data.count > data.usable else {}
     unread = [] if read else [Lost.UNREAD.value]
-    words = [*(fault.cause or fault.code for fault in data.faults), *data.lost, *unread]
-    data.causes = list(dict.fromkeys(words))
+    causes = [*(fault.cause or fault.code for fault in data.faults), *data.lost, *unread]
+    data.causes = list(dict.fromkeys(causes))
     return Part(data=data, matrix=next((part.matrix for part in parts if part.matrix is not None), None))
 
 
