@@ -158,7 +158,12 @@ def _add_health(data: NodeData, document: Result, judgement: Judgement, known: G
 
 def _add_bandwidth(data: NodeData, judgement: NcclJudgement, criteria: Criteria) -> None:
     record = Measurement.decode(judgement.record)
-    status = BandwidthStatus(**judgement.busbw)
+    gbps = judgement.busbw.get
+    status = BandwidthStatus(
+        all_reduce=gbps("all_reduce"),
+        all_gather=gbps("all_gather"),
+        reduce_scatter=gbps("reduce_scatter"),
+    )
     data.bandwidth = bandwidth.collectives(record, status, criteria)
     data.bandwidth_note = judgement.message
     data.peers = judgement.fingerprint
