@@ -128,7 +128,7 @@ def test_what_hosts_say_is_text_in_the_page(roles: Ansible) -> None:
     )
     assert node["faults"][0]["measured"] == f"{HOSTILE}: {HOSTILE}"
     assert node["notes"][0] == f"{HOSTILE}: {HOSTILE}: {HOSTILE}"
-    assert node["notes"][1].startswith("What an earlier run read of health cannot be shown: ")
+    assert node["notes"][1].startswith("What was read of health cannot be shown: ")
 
 
 def test_a_limited_run_keeps_the_other_rows_with_their_time(roles: Ansible) -> None:

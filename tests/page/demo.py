@@ -121,23 +121,23 @@ def hosts() -> dict[str, Any]:
 
 def _row(host: str, health: Result, nccl: Result | None) -> dict[str, Any]:
     documents = {"health": health, "nccl": nccl, "bmc": CHASSIS if "slow" in host else None}
-    said = {probe: judged(each, name=host) for probe, each in documents.items() if each is not None}
+    judgements = {probe: judged(each, name=host) for probe, each in documents.items() if each is not None}
     reasons = [
         {key: finding[key] for key in ("code", "severity", "message")}
         | {"probe": probe, "what_to_do": finding["steps"]}
-        for probe, each in said.items()
+        for probe, each in judgements.items()
         for finding in each["findings"]
         if finding["severity"] != "info"
     ]
     not_run = {"probe": "load", "code": "not-run", "severity": "pass", "message": "Not run: nobody asked"}
-    verdicts = [each["verdict"] for each in said.values()]
+    verdicts = [each["verdict"] for each in judgements.values()]
     return {
         "host": host,
         "verdict": min(verdicts, key=("fail", "unknown", "warn", "pass").index),
-        "summary": said["health"]["summary"],
+        "summary": judgements["health"]["summary"],
         "reasons": [*reasons, not_run],
-        "probes": {probe: each["verdict"] for probe, each in said.items()},
-        "page": {probe: each["page"] for probe, each in said.items()},
+        "probes": {probe: each["verdict"] for probe, each in judgements.items()},
+        "page": {probe: each["page"] for probe, each in judgements.items()},
         "measured_at": stamp(NOW - 60),
     }
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -23,7 +22,10 @@ from click.testing import CliRunner
 
 from nodegauge_cli.__main__ import main
 from nodegauge_cli.cluster import NODES, READINGS, REPORTS
+from nodegauge_cli.judging import Criteria
+from nodegauge_cli.judging import judged as judge
 from nodegauge_cli.page.html import SCRIPTS, page
+from nodegauge_cli.page.judged import from_judged, part_of
 from nodegauge_operator import names
 from page import demo
 from support.kubectl import FakeKubectl
@@ -82,7 +84,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         (
             "host-gpu-phb",
             "notes.0",
-            "What an earlier run read of load cannot be shown: JSON is malformed: invalid character (byte 0).",
+            "What was read of load cannot be shown: JSON is malformed: invalid character (byte 0).",
         ),
         ("host-new", "causes", ["no-answer", "unread"]),
         ("host-new", "faults.0.severity", "unknown"),
@@ -96,6 +98,20 @@ def test_the_page_gets_what_the_objects_say(shown: dict[str, Any], node: str, pa
     for step in path.split("."):
         known = known[int(step)] if isinstance(known, list) else known.get(step)
     assert known == value
+
+
+@pytest.mark.parametrize(
+    ("readings", "verdict", "usable"),
+    [("gpu-h100-1", "pass", 8), ("gpu-h100-slow", "fail", 0), ("gpu-dgx1", "warn", 8), ("", "unknown", 0)],
+)
+def test_a_machine_passes_only_if_its_gpus_were_read(readings: str, verdict: str, usable: int) -> None:
+    """A good NCCL run alone is no pass."""
+    health, nccl = demo.MACHINES[readings or "gpu-h100-1"]
+    given = [health if readings else None, nccl]
+    usual = Criteria.from_spec({})
+    parts = [part_of(each, judge(each, usual), criteria=usual) for each in given if each is not None]
+    data = from_judged("machine", parts).data
+    assert (data.verdict.value, data.usable, "unread" in data.causes) == (verdict, usable, not readings)
 
 
 def test_a_day_counts_only_nodes_that_were_read(shown: dict[str, Any]) -> None:

@@ -84,8 +84,8 @@ def judged(document: Any, *, name: str) -> dict[str, Any]:
     request = {"documents": [msgspec.json.encode(document).decode()], "node": {"name": name}}
     if isinstance(document, Result):
         request["documents"] = [text(document)]
-    [said] = judgements(msgspec.json.encode(request))
-    findings = [{**each, "steps": said["steps"].get(each["code"], [])} for each in said["findings"]]
-    gpus = said.get("gpus") if said["probe"] == "health" else None
-    facts = {"gpus": gpus or [], "gpus_expected": len(gpus or []), "driver": said.get("driver", "")}
-    return {**said, "findings": findings, "facts": facts, "judge_version": "0.1.0"}
+    [judgement] = judgements(msgspec.json.encode(request))
+    findings = [{**each, "steps": judgement["steps"].get(each["code"], [])} for each in judgement["findings"]]
+    gpus = judgement.get("gpus") if judgement["probe"] == "health" else None
+    facts = {"gpus": gpus or [], "gpus_expected": len(gpus or []), "driver": judgement.get("driver", "")}
+    return {**judgement, "findings": findings, "facts": facts, "judge_version": "0.1.0"}

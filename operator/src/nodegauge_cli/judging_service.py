@@ -5,7 +5,8 @@
 `documents`: results, logs of nccl-tests, pasted output, NodeReports or ChassisReadings.  `policy`: a
 GPUValidationPolicy or its spec.  `before`: for each document none, one or more earlier results of the same
 node, the oldest first.  `node`: see `Facts`.  All but `documents` may be missing or null.  The answer has a
-judgement or an error for each document; a request or a policy that cannot be read is one error for all.
+judgement or an error for each document, with `page`, what a page shows of it (`page.judged.Part` as text); a
+request or a policy that cannot be read is one error for all.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from nodegauge_cli.judging import (
     read_line,
 )
 from nodegauge_cli.page.judged import part_of
-from nodegauge_cli.reported import Reported, ReportJudgement, Unusable, worst
+from nodegauge_cli.reported import Reported, Unusable, worst
 from nodegauge_contract import Result
 from nodegauge_contract.chassis import ChassisReading
 from nodegauge_judge import CATALOGUE, Finding, NodeFacts, Sharing, Verdict
@@ -188,7 +189,7 @@ def _page(
     document: Document | ChassisReading, judgement: AnyJudgement | ChassisJudgement, criteria: Criteria
 ) -> str:
     """What the page of the role `report` shows of it, as JSON text; empty for a NodeReport."""
-    if isinstance(document, Reported) or isinstance(judgement, ReportJudgement):
+    if isinstance(document, Reported):
         return ""
     return msgspec.json.encode(part_of(document, judgement, criteria=criteria)).decode()
 

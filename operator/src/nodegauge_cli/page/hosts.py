@@ -152,9 +152,7 @@ def _host(row: Row) -> Part:
     data.summary = row.summary or next((reason.message for reason in wrong), "")
     data.read_at = row.measured_at if data.gpus else ""
     data.notes = [f"{note.code}: {note.message}" for note in row.notes]
-    data.notes += [
-        f"What an earlier run read of {probe} cannot be shown: {why}." for probe, why in unreadable
-    ]
+    data.notes += [f"What was read of {probe} cannot be shown: {why}." for probe, why in unreadable]
     data.runs = _runs(row, parts)
     if not row.this_run:
         data.causes.append(NOT_THIS_RUN)
@@ -180,9 +178,9 @@ def _parts(texts: Mapping[str, str]) -> tuple[dict[str, Part], list[tuple[str, s
 def _fault(reason: Reason, known: Sequence[Fault]) -> Fault:
     """The reason with what the judge knows of its finding: place, GPUs with serial numbers, numbers."""
     severity = Severity(reason.severity)
-    found = [fault for fault in known if (fault.probe, fault.code) == (reason.probe, reason.code)]
-    found.sort(key=lambda fault: fault.severity != severity)
-    base = next(iter(found), None) or Fault(
+    matches = [fault for fault in known if (fault.probe, fault.code) == (reason.probe, reason.code)]
+    matches.sort(key=lambda fault: fault.severity != severity)
+    base = next(iter(matches), None) or Fault(
         code=reason.code,
         title=TITLES.get(reason.code, reason.code),
         severity=severity,
@@ -195,9 +193,9 @@ def _fault(reason: Reason, known: Sequence[Fault]) -> Fault:
 
 def _runs(row: Row, parts: Mapping[str, Part]) -> list[RunData]:
     """A run for each probe, also for those that nobody wanted or that read nothing."""
-    said: dict[str, str] = {}
+    message_of: dict[str, str] = {}
     for reason in row.reasons:
-        said.setdefault(reason.probe, reason.message)
+        message_of.setdefault(reason.probe, reason.message)
     unasked = [reason.probe for reason in row.reasons if reason.severity == Verdict.PASS.value]
     verdicts = {**row.probes, **dict.fromkeys(unasked, Verdict.SKIPPED.value)}
     runs = []
@@ -205,9 +203,9 @@ def _runs(row: Row, parts: Mapping[str, Part]) -> list[RunData]:
         if probe in parts:
             runs += [replace(run, verdict=verdict, read_at=row.measured_at) for run in parts[probe].data.runs]
         elif probe in unasked:
-            runs.append(RunData(probe=probe, verdict=verdict, summary=said[probe]))
+            runs.append(RunData(probe=probe, verdict=verdict, summary=message_of[probe]))
         else:
-            runs.append(RunData(probe=probe, verdict=Lost.UNREAD.value, summary=said.get(probe, "")))
+            runs.append(RunData(probe=probe, verdict=Lost.UNREAD.value, summary=message_of.get(probe, "")))
     return runs
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from nodegauge_cli.judging import Criteria
+from nodegauge_cli.judging import AnyJudgement, Criteria
 from nodegauge_cli.page import bandwidth, nodes
 from nodegauge_cli.page.links import links_of
 from nodegauge_cli.page.model import Links, NodeData, RunData
@@ -22,7 +22,6 @@ from nodegauge_contract.chassis import ChassisReading
 from nodegauge_judge import Judgement, Psu, Severity, Verdict
 from nodegauge_judge.chassis.judge import ChassisJudgement
 from nodegauge_judge.feed.judge import FeedJudgement
-from nodegauge_judge.loadtest_rules.judge import LoadJudgement
 from nodegauge_judge.nccl.measurement import Measurement, NcclJudgement
 from nodegauge_judge.rule import measured
 from nodegauge_operator import names
@@ -32,7 +31,6 @@ from nodegauge_operator.core.faults import Fault, of_finding
 from nodegauge_operator.core.gates import GATES
 from nodegauge_operator.core.usable import Lost
 
-OfMachine = Judgement | NcclJudgement | LoadJudgement | FeedJudgement | ChassisJudgement
 ACCEPTED = (Verdict.PASS, Verdict.WARN)
 PSU_WORST_FIRST = (Psu.FAULT.value, Psu.REDUNDANCY_LOST.value, Psu.OK.value)
 WORST_FIRST = {"fail": 0, "unknown": 1, "warn": 2}
@@ -51,7 +49,11 @@ class Part(Struct, rename="camel", omit_defaults=True, kw_only=True):
 
 
 def part_of(
-    document: Result | ChassisReading, judgement: OfMachine, *, criteria: Criteria, at: str = ""
+    document: Result | ChassisReading,
+    judgement: AnyJudgement | ChassisJudgement,
+    *,
+    criteria: Criteria,
+    at: str = "",
 ) -> Part:
     """`criteria`: what it was judged by, for the floors of bandwidths; `at`: when it was read, RFC 3339."""
     probe = document.probe if isinstance(document, Result) else names.PROBE_BMC
@@ -94,7 +96,7 @@ def from_judged(
     data.faults.sort(key=lambda fault: WORST_FIRST.get(fault.severity.value, len(WORST_FIRST)))
     data.verdict = verdict or _verdict(parts)
     data.summary = next(
-        (part.data.summary for part in parts if part.data.verdict is data.verdict), data.summary
+        (part.data.summary for part in parts if part.data.verdict == data.verdict), data.summary
     )
     data.psu = next((psu for psu in PSU_WORST_FIRST if psu in {part.data.psu for part in parts}), "")
     worst_cause = next((fault.cause or fault.code for fault in data.faults), Lost.UNREAD.value)
@@ -104,8 +106,8 @@ def from_judged(
     lost_to = Lost.MISSING.value if data.verdict in ACCEPTED else worst_cause
     data.lost = {lost_to: data.count - data.usable} if data.count > data.usable else {}
     unread = [] if read else [Lost.UNREAD.value]
-    words = [*(fault.cause or fault.code for fault in data.faults), *data.lost, *unread]
-    data.causes = list(dict.fromkeys(words))
+    causes = [*(fault.cause or fault.code for fault in data.faults), *data.lost, *unread]
+    data.causes = list(dict.fromkeys(causes))
     return Part(data=data, matrix=next((part.matrix for part in parts if part.matrix is not None), None))
 
 
@@ -156,7 +158,12 @@ def _add_health(data: NodeData, document: Result, judgement: Judgement, known: G
 
 def _add_bandwidth(data: NodeData, judgement: NcclJudgement, criteria: Criteria) -> None:
     record = Measurement.decode(judgement.record)
-    status = BandwidthStatus(**judgement.busbw)
+    gbps = judgement.busbw.get
+    status = BandwidthStatus(
+        all_reduce=gbps("all_reduce"),
+        all_gather=gbps("all_gather"),
+        reduce_scatter=gbps("reduce_scatter"),
+    )
     data.bandwidth = bandwidth.collectives(record, status, criteria)
     data.bandwidth_note = judgement.message
     data.peers = judgement.fingerprint
