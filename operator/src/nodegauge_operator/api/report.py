@@ -290,6 +290,8 @@ class GateStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_onl
     """The finding of the last bad run, which is the taint's evidence; empty after a repair."""
     fault_at: str = ""
     """When the fault was first confirmed.  A trial keeps it; a repair resets it."""
+    seen_at: str = ""
+    """The first of the bad runs in a row that confirmed it, or may; empty if that was `fault_at`."""
     incident: str = ""
     """The incident that holds the taint back, until the first bad run after its end; empty for none."""
 
