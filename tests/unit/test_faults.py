@@ -9,8 +9,9 @@ import support.results as made
 from nodegauge_contract import Gpu, Problem, Result, Xids
 from nodegauge_judge import GpuIdentity
 from nodegauge_judge.identity import complete
+from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.core.events import MAX_NOTE_BYTES
-from nodegauge_operator.core.faults import Fault, faults
+from nodegauge_operator.core.faults import faults, sentence
 from support.judging import MARK, listening
 from support.objects import INTERVAL, NOW, AReport, make_node, make_policy, make_report, read
 
@@ -83,7 +84,7 @@ def test_what_was_measured_is_cut_before_the_next_step(most: int) -> None:
     fault = Fault(
         code="x", title="x", severity="fail", measured="m" * 900, next_step="do `this`.", since="now"
     )
-    text = fault.sentence(most)
+    text = sentence(fault, most)
     assert len(text.encode()) <= most
     assert ("Next: do `this`." in text) == (most >= 300) or most == 80
     assert text.count("`") % 2 == 0
