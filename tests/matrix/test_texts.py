@@ -28,6 +28,8 @@ from testbed.matrix.expected import scenarios
 from testbed.matrix.of_runs import BMC, LEAK, RUNS
 from testbed.matrix.texts import Case
 
+SOME = 40
+"""Characters of what was measured that every text has."""
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "texts"
 PROFILE = "h100-sxm-8"
 POLICY = make_policy()
@@ -59,16 +61,21 @@ def sections(case: Case, report: Report, fault: Fault) -> Iterator[tuple[str, st
 
 
 SILENT = {
+    "application-clocks": "a setting: information only",
     "clock-step": "the wall clock is not the machine's health",
     "counters-restarted": "a restart of counters is no fault",
     "device-unhealthy": "the device plugin has said it: the capacity is the node's own business",
+    "driver-mismatch": "no reading, so no fault: the node is unread (test_cli_explain, test_alerts_of_nodes)",
     "gpu-in-use": "a job is no fault",
+    "gpus-hidden": "as driver-mismatch",
     "hung-call": "a real call hangs, which needs real time: tests/probes, and the runbook's UNREAD",
     "nccl-cold-init": "a slow start is no fault",
     "nccl-in-real-time": "no fault",
     "nccl-no-engine": "the image's fault, and no run of the node",
     "nccl-nvls-broken": "one of the errors of nccl-error",
     "nccl-unsteady": "the worse half of its runs is nccl-slow",
+    "shared-uplink": "how the machine is built: information only",
+    "supply-removed": "an empty bay of six: the others have one to spare",
     "sw-power-cap": "every busy GPU has it",
 }
 """Faults of the testbed of which nothing is to be said, or not here."""
@@ -77,6 +84,7 @@ NOT_HERE = {
     "page-pending": "a Volta's",
     "psu-alarm": "no supply of this machine has a sensor of hwmon",
     "rail-out-of-range": "no rail of this machine has a sensor of hwmon",
+    "recovery-action": "a newer driver's",
     "repair-pending": "a Blackwell's",
     "fan-stopped": "modules have no fans",
 }
@@ -123,8 +131,15 @@ def lacking(section: str, flat: str, fault: Fault) -> list[str]:
     is wrong alone, so it has no time and no number."""
     step = fault.steps[0] if section in ("explain", "ticket") else fault.next_step
     wanted = [gpu.serial for gpu in fault.gpus[:2]] + [gpu.pci for gpu in fault.gpus[:1]]
-    wanted += [fault.code if section == "alert" else fault.title, step.rstrip(".")]
-    wanted += [] if fault.gpus else [fault.worst]
+    cause = fault.code if section in ("alert", "condition") else fault.cause or fault.title
+    wanted += [step.rstrip("."), cause]
     if section != "condition":
-        wanted += [fault.since, *re.findall(r"\d+(?:\.\d+)?", fault.measured)[:1]]
+        wanted += [fault.since, fault.worst if not fault.gpus else ""]
+        if _numberless(fault.measured)[:SOME] not in _numberless(flat):
+            wanted.append(fault.measured)
     return [word for word in wanted if word not in flat]
+
+
+def _numberless(text: str) -> str:
+    """An event tells of the run that changed something: its numbers may be older than those of the fault."""
+    return re.sub(r"\d+(?:\.\d+)?", "9", text)

@@ -250,7 +250,7 @@ SAVE_FIRST = "save `nvidia-bug-report.sh` and `dmesg` output before a reset or a
 """How a next step begins that ends with either."""
 SAVE = (
     "Before a reset or a reboot clears them, save the logs as root on the node: `nvidia-bug-report.sh` (if "
-    "it hangs, with --safe-mode), and `journalctl -k -b > kernel.log` (without systemd: `dmesg -T`)."
+    "it hangs, with --safe-mode), and `journalctl -k -b | tee kernel.log` (without systemd: `dmesg -T`)."
 )
 """The first of the steps that end with a reset or a reboot.  NVIDIA wants the report of the moment in which
 the fault is seen: <https://docs.nvidia.com/deploy/rma-process/index.html>."""

@@ -164,7 +164,8 @@ def _of_finding(finding: Finding, gpus: GpusStatus, *, node: str) -> Fault:
         next_step=next_step or (steps[0] if steps else ""),
         steps=steps,
     )
-    return replace(fault, scope=_scope(fault, max(gpus.count + len(gpus.missing), len(gpus.known()))))
+    named = sum(1 for gpu in gpus.known() if gpu.uuid)  # a lost GPU may be listed without a name, too
+    return replace(fault, scope=_scope(fault, max(gpus.count, named)))
 
 
 def _scope(fault: Fault, gpus: int) -> str:
@@ -172,7 +173,7 @@ def _scope(fault: Fault, gpus: int) -> str:
     count, of, word = fault.places, 0, "places"
     if len(fault.gpus) == PAIR:
         of, word = gpus * (gpus - 1) // 2, "pairs of GPUs"
-    elif len(fault.gpus) == 1 and _OF_GPU.fullmatch(fault.worst):
+    elif len(fault.gpus) == 1 and (_OF_GPU.fullmatch(fault.worst) or fault.worst == fault.gpus[0].uuid):
         of, word = gpus, "GPUs"
     if of > 1 and count <= of:
         return f"all {of} {word}" if count == of else f"{count} of {of} {word}"
