@@ -53,10 +53,9 @@ def test_a_fault_is_told_whole() -> None:
     pair = replace(ECC, code="nvlink-errors", subject=f"GPU 1 ({made.pci(1)}) and GPU 3 ({GPU.pci})")
     [alert] = alerts(having(pair), NODE, POLICY)
     [many] = alerts(having(replace(pair, subject=f"{pair.subject} and 27 more")), NODE, POLICY)
-    assert (many.measured, alert.measured) == (
-        f"On all 28 pairs of GPUs, such as this: {ALERT.measured}",
-        ALERT.measured,
-    )
+    [supply] = alerts(having(replace(ECC, code="rail", subject="PSU 1, 12 V")), NODE, POLICY)
+    assert supply.measured == f"PSU 1, 12 V: {alert.measured}"
+    assert many.measured == f"On all 28 pairs of GPUs, such as this: {alert.measured}"
     assert (alert.gpu, alert.serial, alert.pci) == ("1,3", GPU.serial, f"{made.pci(1)},{GPU.pci}")
 
 

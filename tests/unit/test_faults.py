@@ -97,6 +97,7 @@ def test_what_was_measured_is_cut_before_the_next_step(most: int) -> None:
         ("GPU 3 (0000:43:00.0)", [3], "1 of 8 GPUs"),
         ("GPU 3 (0000:43:00.0) and 7 more", [3], "all 8 GPUs"),
         ("GPU 3 (0000:43:00.0), fan 0 and 1 more", [3], "2 places"),
+        (NODE_8.gpus[3].uuid, [3], "1 of 8 GPUs"),
         ("GPU 0 - GPU 1 and 27 more", [0, 1], "all 28 pairs of GPUs"),
         ("GPU 0 - GPU 1", [0, 1], "1 of 28 pairs of GPUs"),
         ("PSU 1", [], ""),
