@@ -60,6 +60,7 @@ def sections(case: Case, report: Report, fault: Fault) -> Iterator[tuple[str, st
         )
 
 
+NOTHING = "nothing was measured: the line of the probe says why, and nothing is said of the node"
 SILENT = {
     "application-clocks": "a setting: information only",
     "clock-step": "the wall clock is not the machine's health",
@@ -70,9 +71,14 @@ SILENT = {
     "gpus-hidden": "as driver-mismatch",
     "hung-call": "a real call hangs, which needs real time: tests/probes, and the runbook's UNREAD",
     "nccl-cold-init": "a slow start is no fault",
+    "nccl-crash": NOTHING,
+    "nccl-error": NOTHING,
+    "nccl-garbage": NOTHING,
     "nccl-in-real-time": "no fault",
     "nccl-no-engine": "the image's fault, and no run of the node",
-    "nccl-nvls-broken": "one of the errors of nccl-error",
+    "nccl-nvls-broken": NOTHING,
+    "nccl-out-of-memory": NOTHING,
+    "nccl-partial": NOTHING,
     "nccl-unsteady": "the worse half of its runs is nccl-slow",
     "shared-uplink": "how the machine is built: information only",
     "supply-removed": "an empty bay of six: the others have one to spare",

@@ -96,12 +96,12 @@ def test_what_was_measured_is_cut_before_the_next_step(most: int) -> None:
     [
         ("GPU 3 (0000:43:00.0)", [3], "1 of 8 GPUs"),
         ("GPU 3 (0000:43:00.0) and 7 more", [3], "all 8 GPUs"),
-        ("GPU 3 (0000:43:00.0), fan 0 and 1 more", [3], "2 places"),
+        ("GPU 3 (0000:43:00.0), fan 0 and 1 more", [3], ""),
         (NODE_8.gpus[3].uuid, [3], "1 of 8 GPUs"),
         ("GPU 0 - GPU 1 and 27 more", [0, 1], "all 28 pairs of GPUs"),
         ("GPU 0 - GPU 1", [0, 1], "1 of 28 pairs of GPUs"),
         ("PSU 1", [], ""),
-        ("PSU 1 and 1 more", [], "2 places"),
+        ("PSU 1 and 1 more", [], ""),
     ],
 )
 def test_a_fault_says_how_much_of_the_node_has_it(subject: str, gpus: list[int], scope: str) -> None:
@@ -111,7 +111,8 @@ def test_a_fault_says_how_much_of_the_node_has_it(subject: str, gpus: list[int],
     probe = replace(status.probe["health"], findings=[finding])
     (fault,) = faults(replace(status, probes=[probe]), policy=make_policy())
     assert fault.scope == scope
-    assert fault.where.startswith(f"{scope}, such as ") == (fault.places > 1)
+    assert fault.where.startswith(f"{scope}, such as ") == (fault.places > 1 and bool(scope))
+    assert fault.where.endswith(" and 1 more") == subject.endswith(" and 1 more")
 
 
 def test_a_power_brake_alone_says_what_the_label_psu_stands_for() -> None:

@@ -47,17 +47,16 @@ def nccl(
     *,
     share: float = 1.0,
     pairs: dict[tuple[int, int], float] | None = None,
-    arms: tuple[ArmName, ...] = ARMS,
     **of_arms: Any,
 ) -> Result:
-    """An NCCL run; `share` of the usual bandwidth, slow pairs in GB/s, and how these arms differ."""
+    """An NCCL run; `share` of the usual bandwidth, slow pairs in GB/s, and how its arms differ."""
     count = len(last.gpus)
     usual = [
         nccl_results.default_arm(462.0 * share, gather=355.0 * share, ranks=count, algorithm="NVLS"),
         nccl_results.p2p_off_arm(28.0, ranks=count),
     ]
     run = nccl_results.with_pairs(nccl_results.node(last, *usual), 380.0, slow=pairs)
-    for arm in arms if of_arms else ():
+    for arm in ARMS if of_arms else ():
         run = nccl_results.swapped(run, arm, **of_arms)
     return run
 
@@ -70,8 +69,6 @@ def wrong(last: Result) -> Result:
     return run
 
 
-failing = partial(partial, nccl, arms=(ArmName.DEFAULT,), cells=[])
-"""One arm ends like this; where all do, nothing was measured, and nothing is said of the node."""
 RUNS: dict[str, Callable[[Result], Result]] = {
     "airflow-blocked": partial(
         load,
@@ -81,11 +78,6 @@ RUNS: dict[str, Callable[[Result], Result]] = {
     "bit-flips": partial(load, of_first={"mismatches": 1}),
     "slow-gpu": partial(load, of_first={"tflops": 366.0}),
     "nccl-hang": partial(nccl, outcome="hung", phase="measure"),
-    "nccl-error": failing(outcome="failed", phase="init"),
-    "nccl-crash": failing(outcome="crashed", phase="measure", exit_code=139),
-    "nccl-out-of-memory": failing(outcome="out-of-memory", phase="load"),
-    "nccl-garbage": failing(outcome="garbage", phase="measure"),
-    "nccl-partial": failing(outcome="partial", phase="measure"),
     "nccl-wrong-data": wrong,
     "nccl-slow": partial(nccl, share=0.7),
     "nvlink-down-in-fact": partial(nccl, share=28 / 462),

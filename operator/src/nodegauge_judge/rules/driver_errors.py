@@ -292,8 +292,8 @@ RULES = (
             "The evidence names NVIDIA's resolution bucket. Subcodes, and what NVIDIA advises in each: "
             "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",
             "If it failed: " + DRAIN[0].lower() + DRAIN[1:],
-            "Where the advice is a reset. " + RESET,
-            "Reboot where that is the advice (a lost GPU needs it), or if the reset does not help.",
+            "If the advice is a reset: " + RESET[0].lower() + RESET[1:],
+            "Reboot if that is the advice (a lost GPU needs it), or if the reset does not help.",
             VENDOR,
         ),
         gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.XID, runs=1),

@@ -46,7 +46,7 @@ class Fault(Struct, frozen=True, rename="camel", kw_only=True):
     subject: str = ""
     """The worst location, and how many more there are."""
     scope: str = ""
-    """How much of the node has it: `1 of 8 GPUs`, `all 28 pairs of GPUs`, `3 places`; empty if unknown."""
+    """How much of the node has it: `1 of 8 GPUs`, `all 28 pairs of GPUs`; empty for other places."""
     gpus: list[GpuIdentity] = []
     """The GPUs of the worst location, with all that is known of each, also of lost ones."""
     measured: str = ""
@@ -86,4 +86,6 @@ class Fault(Struct, frozen=True, rename="camel", kw_only=True):
         serials = ", ".join(gpu.serial or "unknown" for gpu in self.gpus[:MANY_GPUS])
         if any(gpu.serial for gpu in self.gpus):
             location += f" (serials {serials})" if len(self.gpus) > 1 else f", serial {serials}"
-        return f"{self.scope or self.places}, such as {location}" if self.places > 1 else location
+        if self.places == 1:
+            return location
+        return f"{self.scope}, such as {location}" if self.scope else f"{location} and {self.places - 1} more"

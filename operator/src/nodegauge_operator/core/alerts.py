@@ -93,8 +93,8 @@ def why_unread(status: ReportStatus, node: NodeView, policy: Policy) -> str:
 
 def _of_fault(fault: Fault, node: str) -> Alert:
     few = fault.gpus if len(fault.gpus) <= FEW else []
-    on = f"On {fault.scope}, such as this: " if fault.places > 1 else ""
-    on = on if fault.gpus or not fault.worst else f"{fault.where}: "
+    on = f"On {fault.scope}, such as this: " if fault.places > 1 and fault.scope else ""
+    on = on if fault.gpus or fault.worst in fault.measured else f"{fault.worst}: "
     also = f" Also: {fault.also}." if fault.also else ""
     return Alert(
         taint=fault.taint.partition("=")[0],

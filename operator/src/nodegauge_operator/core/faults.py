@@ -169,15 +169,15 @@ def _of_finding(finding: Finding, gpus: GpusStatus, *, node: str) -> Fault:
 
 
 def _scope(fault: Fault, gpus: int) -> str:
-    """How much of a node with so many GPUs has it, in words."""
-    count, of, word = fault.places, 0, "places"
+    """How much of a node with so many GPUs has it, in words; empty if its places are no GPUs or pairs."""
+    count, of, word = fault.places, 0, ""
     if len(fault.gpus) == PAIR:
         of, word = gpus * (gpus - 1) // 2, "pairs of GPUs"
     elif len(fault.gpus) == 1 and (_OF_GPU.fullmatch(fault.worst) or fault.worst == fault.gpus[0].uuid):
         of, word = gpus, "GPUs"
-    if of > 1 and count <= of:
-        return f"all {of} {word}" if count == of else f"{count} of {of} {word}"
-    return f"{count} {word}" if count > 1 else ""
+    if of < 2 or count > of:
+        return ""
+    return f"all {of} {word}" if count == of else f"{count} of {of} {word}"
 
 
 def would_be(gate: GateStatus) -> str:
