@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from nodegauge_cli.standing import Standing, applied, observing, standing_of
 from nodegauge_judge.gpu_models import known_models
+from nodegauge_judge.rule import NEXT
 from nodegauge_operator import names
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.override import Override
@@ -109,7 +110,8 @@ def _interconnect(status: ReportStatus) -> str:
     if not joined.klass and not joined.message:
         return ""
     evidence = f" [{joined.evidence}]" if joined.evidence else ""
-    return f"{joined.klass or f'unknown ({joined.reason})'}{evidence}: {joined.message}"
+    message = joined.message.partition(NEXT)[0]
+    return f"{joined.klass or f'unknown ({joined.reason})'}{evidence}: {message}"
 
 
 def _readings(status: ReportStatus) -> Iterator[ReadBy]:
