@@ -97,8 +97,8 @@ NOT_HERE = {
 """Faults that this machine cannot have."""
 
 
-def told(case: Case) -> list[Fault]:
-    """What is to be told of the case: no finding of a healthy machine."""
+def faults_of(case: Case) -> list[Fault]:
+    """What is to be said of the case: no finding of a healthy machine."""
     report = parse_report(case.objects[0])
     return faults(report.status, policy=POLICY, node=report.name)
 
@@ -106,7 +106,7 @@ def told(case: Case) -> list[Fault]:
 @pytest.mark.timeout(900)
 def test_every_fault_of_the_testbed_has_its_texts() -> None:
     names = {scenario.name: scenario.fault_name for scenario in scenarios()}
-    seen = {names.get(name, name) for name, case in cases().items() if told(case)}
+    seen = {names.get(name, name) for name, case in cases().items() if faults_of(case)}
     assert set(FAULTS) - seen == SILENT.keys() | NOT_HERE.keys()
 
 
@@ -114,7 +114,7 @@ def test_every_fault_of_the_testbed_has_its_texts() -> None:
 @pytest.mark.parametrize("name", [*(each.name for each in scenarios()), *RUNS, *BMC, LEAK])
 def test_every_outlet_names_gpu_serial_cause_number_since_and_next_step(name: str) -> None:
     case = cases().get(name)
-    every = told(case) if case is not None else []
+    every = faults_of(case) if case is not None else []
     if case is None or not every:
         pytest.skip("this machine cannot have the fault, or it is none")
     report, (fault, *_), shown = parse_report(case.objects[0]), every, dict[str, str]()

@@ -39,7 +39,7 @@ class Case(msgspec.Struct, frozen=True):
     objects: list[dict[str, Any]]
 
 
-class Told:
+class Followed:
     """A node and all that its probes wrote last."""
 
     def __init__(self, node: NodeHarness) -> None:
@@ -85,38 +85,38 @@ def play(profile: str) -> Iterator[Case]:
         with machine.clock.patched():
             yield from _of_health(machine)
             for name, run in of_runs.RUNS.items():
-                told = Told(machine.healthy(0))
+                followed = Followed(machine.healthy(0))
                 for _ in range(TIMES):
                     machine.clock.sleep(INTERVAL)
-                    told.run(run(decode(told.node.document)))
-                yield told.case(name)
+                    followed.run(run(decode(followed.node.document)))
+                yield followed.case(name)
             for name, reading in readings.items():
-                told = Told(machine.healthy(0))
+                followed = Followed(machine.healthy(0))
                 for shown in (readings[""], *[reading] * TIMES):
                     machine.clock.sleep(INTERVAL)
-                    told.bmc(shown)
+                    followed.bmc(shown)
                 if name:
-                    yield told.case(name)
+                    yield followed.case(name)
 
 
 def _of_health(machine: Machine) -> Iterator[Case]:
     for scenario in scenarios():
-        told = Told(machine.healthy(scenario.load))
+        followed = Followed(machine.healthy(scenario.load))
         try:
             machine.hardware.fault(scenario.fault_name, **scenario.parameters)
         except HardwareError:
             continue
         for _ in range(scenario.runs):
-            told.node.run()
-        yield told.case(scenario.name)
+            followed.node.run()
+        yield followed.case(scenario.name)
 
 
-def _objects(told: Told) -> list[dict[str, Any]]:
-    node = told.node
+def _objects(followed: Followed) -> list[dict[str, Any]]:
+    node = followed.node
     name, now = node.node.name, node.clock.seconds()
     reading = {
         probe: {"sequence": 1, "at": stamp(now), "reason": "run", "reading": document, **POD}
-        for probe, document in (told.documents | {names.PROBE_HEALTH: node.document}).items()
+        for probe, document in (followed.documents | {names.PROBE_HEALTH: node.document}).items()
     }
     objects: list[dict[str, Any]] = [
         {
@@ -131,8 +131,8 @@ def _objects(told: Told) -> list[dict[str, Any]]:
         {"kind": names.READING_KIND, "metadata": {"name": name}, **reading},
         {"kind": "Node", "metadata": {"name": name, "labels": dict(node.node.labels)}},
     ]
-    if told.chassis:
-        objects.append({"kind": names.CHASSIS_KIND, "metadata": {"name": name}, "status": told.chassis})
+    if followed.chassis:
+        objects.append({"kind": names.CHASSIS_KIND, "metadata": {"name": name}, "status": followed.chassis})
     return objects
 
 
