@@ -111,7 +111,7 @@ def test_a_fault_says_how_much_of_the_node_has_it(subject: str, gpus: list[int],
     probe = replace(status.probe["health"], findings=[finding])
     (fault,) = faults(replace(status, probes=[probe]), policy=make_policy())
     assert fault.scope == scope
-    assert fault.where.startswith(f"{scope}, such as ") == (fault.places > 1 and bool(scope))
+    assert fault.where.startswith(f"{scope}, such as ") == (fault.locations > 1 and bool(scope))
     assert fault.where.endswith(" and 1 more") == subject.endswith(" and 1 more")
 
 

@@ -68,7 +68,7 @@ class Fault(Struct, frozen=True, rename="camel", kw_only=True):
         return "" if self.subject in NOWHERE else _MORE.sub("", self.subject)
 
     @property
-    def places(self) -> int:
+    def locations(self) -> int:
         """Locations that have it."""
         more = _MORE.search(self.subject)
         return 1 + int(more[1]) if more else 1
@@ -86,6 +86,8 @@ class Fault(Struct, frozen=True, rename="camel", kw_only=True):
         serials = ", ".join(gpu.serial or "unknown" for gpu in self.gpus[:MANY_GPUS])
         if any(gpu.serial for gpu in self.gpus):
             location += f" (serials {serials})" if len(self.gpus) > 1 else f", serial {serials}"
-        if self.places == 1:
+        if self.locations == 1:
             return location
-        return f"{self.scope}, such as {location}" if self.scope else f"{location} and {self.places - 1} more"
+        return (
+            f"{self.scope}, such as {location}" if self.scope else f"{location} and {self.locations - 1} more"
+        )

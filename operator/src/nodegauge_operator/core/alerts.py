@@ -93,7 +93,7 @@ def why_unread(status: ReportStatus, node: NodeView, policy: Policy) -> str:
 
 def _of_fault(fault: Fault, node: str) -> Alert:
     few = fault.gpus if len(fault.gpus) <= FEW else []
-    on = f"On {fault.scope}, such as this: " if fault.places > 1 and fault.scope else ""
+    on = f"On {fault.scope}, such as this: " if fault.locations > 1 and fault.scope else ""
     on = on if fault.gpus or fault.worst in fault.measured else f"{fault.worst}: "
     also = f" Also: {fault.also}." if fault.also else ""
     return Alert(

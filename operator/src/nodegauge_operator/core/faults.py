@@ -170,7 +170,7 @@ def _of_finding(finding: Finding, gpus: GpusStatus, *, node: str) -> Fault:
 
 def _scope(fault: Fault, gpus: int) -> str:
     """How much of a node with so many GPUs has it, in words; empty if its places are no GPUs or pairs."""
-    count, of, word = fault.places, 0, ""
+    count, of, word = fault.locations, 0, ""
     if len(fault.gpus) == PAIR:
         of, word = gpus * (gpus - 1) // 2, "pairs of GPUs"
     elif len(fault.gpus) == 1 and (_OF_GPU.fullmatch(fault.worst) or fault.worst == fault.gpus[0].uuid):
