@@ -80,6 +80,7 @@ def collect(sources: Sources) -> TicketFacts:
     first = problems[0] if problems else None
     chassis = sources.chassis.reading if sources.chassis is not None else None
     judgements, faulty = _judgements(sources), {fault.code for fault in known}
+    open_codes = OF_SUPPLIES if supplies(status, known) else frozenset()
     facts = cleaned(
         TicketFacts(
             node=sources.node,
@@ -100,7 +101,9 @@ def collect(sources: Sources) -> TicketFacts:
             peers=list(peers_of(status, sources.others or ())),
             changes=list(_changes(sources, since=first.last_good if first else "")),
             tried=list(_tried(sources, first)),
-            excluded=_excluded(judgements, faulty | (OF_SUPPLIES if supplies(status, known) else set())),
+            excluded=_excluded(
+                judgements, faulty | (OF_SUPPLIES if supplies(status, known) else frozenset())
+            ),
             numbers=list(_numbers(sources, health, known)),
             gaps=list(_gaps(sources, judgements, faulty)),
         )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from nodegauge_judge import CATALOGUE, Finding, Psu, Severity
+from nodegauge_judge import CATALOGUE, Finding, Psu, Severity, bmc_witness
 from nodegauge_judge.rule import NEXT, measured, worst_first
 from nodegauge_operator import names
 from nodegauge_operator.api.fault import Fault
@@ -34,7 +34,7 @@ from nodegauge_operator.core.report_size import cut
 MIN_MEASURED = 60
 """Bytes of what was measured that outlast the next step."""
 PAIR = 2
-BRAKE, OF_SUPPLIES = "power-brake", {"psu-fault", "rail"}
+BRAKE, OF_SUPPLIES = "power-brake", frozenset({"psu-fault", "rail"})
 """The findings of a health reading that make the label `psu` say fault (`nodegauge_judge.health`)."""
 _OF_GPU = re.compile(r"GPU \d+( \([^)]*\))?")
 """A location that is a GPU as a whole."""
@@ -85,7 +85,7 @@ def supplies(status: ReportStatus, every: Sequence[Fault]) -> str:
     """Why the label `psu` is fault while no supply and no rail is known to be bad: a power brake says that
     something outside the GPUs cannot or may not deliver, and not what.  Empty otherwise."""
     known = {fault.code for fault in every}
-    if status.psu != Psu.FAULT or BRAKE not in known or known & OF_SUPPLIES:
+    if status.psu != Psu.FAULT or BRAKE not in known or known & (OF_SUPPLIES | bmc_witness.OF_SUPPLIES):
         return ""
     return (
         "psu=fault stands for the power brake: the GPUs may not draw what they need. No supply and no 12 V "
@@ -164,8 +164,8 @@ def _of_finding(finding: Finding, gpus: GpusStatus, *, node: str) -> Fault:
         next_step=next_step or (steps[0] if steps else ""),
         steps=steps,
     )
-    named = sum(1 for gpu in gpus.known() if gpu.uuid)  # a lost GPU may be listed without a name, too
-    return replace(fault, scope=_scope(fault, max(gpus.count, named)))
+    identified = sum(1 for gpu in gpus.known() if gpu.uuid)  # a lost one may be listed without a name, too
+    return replace(fault, scope=_scope(fault, max(gpus.count, identified)))
 
 
 def _scope(fault: Fault, gpus: int) -> str:
