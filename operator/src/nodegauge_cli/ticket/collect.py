@@ -101,9 +101,7 @@ def collect(sources: Sources) -> TicketFacts:
             peers=list(peers_of(status, sources.others or ())),
             changes=list(_changes(sources, since=first.last_good if first else "")),
             tried=list(_tried(sources, first)),
-            excluded=_excluded(
-                judgements, faulty | (OF_SUPPLIES if supplies(status, known) else frozenset())
-            ),
+            excluded=_excluded(judgements, faulty | open_codes),
             numbers=list(_numbers(sources, health, known)),
             gaps=list(_gaps(sources, judgements, faulty)),
         )
