@@ -72,9 +72,7 @@ def answered(
             )
         case Answer.GOOD:
             seen = _one_more(gate.readable_since)
-            kept = "" if gate.state is GateState.WATCHING else gate.seen_at
-            good = _one_more(gate.good)
-            return replace(gate, bad=0, good=good, good_at=stamp(now), seen_at=kept, readable_since=seen)
+            return replace(gate, bad=0, good=_one_more(gate.good), good_at=stamp(now), readable_since=seen)
     return replace(gate, readable_since=_one_more(gate.readable_since))
 
 
