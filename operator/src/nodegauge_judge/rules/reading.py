@@ -12,9 +12,24 @@ from nodegauge_contract import Gpu, Problem, ProblemKind
 from nodegauge_judge import coverage, visibility
 from nodegauge_judge.case import Case, HealthRule, clip, gpu_named, of_gpu
 from nodegauge_judge.model import Cause, Gate, GateKind, Judged, Scalar, Severity
-from nodegauge_judge.rule import DRAIN, DRIVER_LOG, POD_LOG, REBOOT, REPORT, RESET, Effect, Observation
+from nodegauge_judge.rule import (
+    DRAIN,
+    DRIVER_LOG,
+    POD_LOG,
+    REBOOT,
+    REPORT,
+    RESET,
+    SAVE,
+    SAVE_FIRST,
+    Effect,
+    Observation,
+)
 
 DEVICE_FILES = "`ls -l /dev/nvidia*` on the node: the user of the probe has to read and write these files."
+_IF_IT_HANGS = (
+    f"try `timeout 30 nvidia-smi` on the node. If it hangs or fails too, {SAVE_FIRST}; then drain and reboot."
+)
+_IF_IT_FAILS = f"run `nvidia-smi -q -i INDEX` on the node. If it fails too, {SAVE_FIRST}; then drain and "
 _SICK_GPU = {
     ProblemKind.GPU_LOST: "gpu-lost",
     ProblemKind.RESET_REQUIRED: "reset-required",
@@ -241,9 +256,10 @@ RULES = (
         title="an NVML call did not return",
         meaning="The driver did not answer a call in time. Often a GPU is in trouble; sometimes it is busy.",
         when="a call exceeded the probe's limit; the message names the call",
-        next_step="try `timeout 30 nvidia-smi` on the node; if it hangs too, drain and reboot.",
+        next_step=_IF_IT_HANGS,
         way_out=(
             "`timeout 30 nvidia-smi` on the node.",
+            SAVE,
             DRIVER_LOG + " Xid 119 and 120 are firmware errors.",
             DRAIN,
             "Reboot.",
@@ -257,8 +273,8 @@ RULES = (
             "broken."
         ),
         when="an NVML error that no other code covers",
-        next_step="run `nvidia-smi -q -i INDEX` on the node; if it fails too, read the kernel log.",
-        way_out=("`nvidia-smi -q -i INDEX` on the node.", DRIVER_LOG, REPORT),
+        next_step=_IF_IT_FAILS + "reboot.",
+        way_out=("`nvidia-smi -q -i INDEX` on the node.", SAVE, DRIVER_LOG, REPORT, DRAIN, REBOOT),
     ),
     HealthRule(
         code="gpus-not-visible",
@@ -310,8 +326,8 @@ RULES = (
                 "not answer a probe that had read the node before, and no other node fails with it"
             )
         },
-        next_step="try `timeout 30 nvidia-smi` on the node; if it hangs or fails too, drain and reboot.",
-        way_out=("`timeout 30 nvidia-smi` on the node.", DRIVER_LOG, POD_LOG, DRAIN, REBOOT),
+        next_step=_IF_IT_HANGS,
+        way_out=("`timeout 30 nvidia-smi` on the node.", SAVE, DRIVER_LOG, POD_LOG, DRAIN, REBOOT),
         check=lambda _: (),
         gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.UNREADABLE, runs=5, judged=Judged.UNREAD),
     ),
@@ -328,9 +344,10 @@ GAPS = (
             "the model has are no gap."
         ),
         when={Severity.WARN: "a value that should be there is missing; the message names the subjects"},
-        next_step="run `nvidia-smi -q -i INDEX` on the node; if it fails too, drain and reset the GPU.",
+        next_step=_IF_IT_FAILS + "reset.",
         way_out=(
             "`nvidia-smi -q -i INDEX` on the node: look for ERR! and Unknown Error.",
+            SAVE,
             DRIVER_LOG,
             REPORT,
             "A GPU that answers only in part often fails soon. " + DRAIN,
