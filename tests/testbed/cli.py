@@ -166,9 +166,8 @@ def heal_all(hardware: Hardware, options: Options) -> None:
 def load(options: Options) -> None:
     """Put the GPUs of a node under this load, until told otherwise or rebooted."""
     Nodes(options.dir).hardware(options.node).load(options.percent, gpu=options.gpu)
-    print(
-        f"{options.node}: {'all GPUs' if options.gpu is None else f'GPU {options.gpu}'} {options.percent} %"
-    )
+    which = "all GPUs" if options.gpu is None else f"GPU {options.gpu}"
+    print(f"{options.node}: {which} at {options.percent} %")
 
 
 def bmc(options: Options) -> None:
