@@ -41,11 +41,8 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     testbed = [sys.executable, "-m", "testbed"]
 
     def run(command: str) -> str:
-        words = ["bash", "-c", exports + command]
-        done = subprocess.run(
-            words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=DEADLINE
-        )
-        return done.stdout.decode()
+        bash = ["bash", "-c", f"exec 2>&1\n{exports}{command}"]
+        return subprocess.run(bash, env=env, capture_output=True, text=True, timeout=DEADLINE).stdout
 
     try:
         output_of([*testbed, "up", *(name for name in FLEET if name in PAGE)], env=env)

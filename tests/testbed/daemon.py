@@ -111,18 +111,18 @@ def start(directory: Path, arguments: Sequence[str], say: Say) -> None:
 
 
 def wait_ready(directory: Path, alive: Callable[[], bool], say: Say) -> None:
-    log, told = directory / "testbed.log", 0
+    log, shown = directory / "testbed.log", 0
 
     def ready() -> bool:
         return bool((known := holder(directory)) and known.ready)
 
     def over() -> bool:
-        nonlocal told
+        nonlocal shown
         done = ready() or not alive()
         *lines, _ = log.read_text(errors="replace").split("\n")
-        for line in lines[told:]:
+        for line in lines[shown:]:
             say(line)
-        told = len(lines)
+        shown = len(lines)
         return done
 
     wait_for(over, seconds=START_SECONDS, what=f"a testbed that is ready, see {log}")

@@ -88,15 +88,15 @@ def furnished(testbed: Testbed, say: Say) -> Iterator[None]:
 
 
 def _await_readings(api: Rest, names: Collection[str], say: Say) -> None:
-    told = 0
+    before = 0
 
     def read() -> bool:
-        nonlocal told
+        nonlocal before
         reports = {one["metadata"]["name"]: one.get("status") or {} for one in api.get(REPORTS)["items"]}
         done = sum(bool(probe_of(reports.get(name, {})).get("lastRun")) for name in names)
-        if done > told:
+        if done > before:
             say(f"{done} of {len(names)} nodes are read")
-        told = done
+        before = done
         return done == len(names)
 
     wait_for(read, seconds=DEADLINE_SECONDS, every=0.5, what="a reading of every node")
