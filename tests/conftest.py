@@ -67,6 +67,7 @@ def keep_temporary_files_in(folder: Path) -> None:
 keep_temporary_files_in(IN_MEMORY)
 
 LONGEST = (
+    "tests/cluster/test_practice.py",
     "tests/cluster/test_demo.py",
     "tests/cluster/slice/",
     "tests/matrix/",

@@ -16,6 +16,8 @@ from testbed.kubelet.context import Hardware
 class NodeSpec(Struct, frozen=True, kw_only=True):
     profile: str | None = None
     hardware: Hardware | None = None
+    stopped: bool = False
+    """Its kubelet does not run, and so no container does; the node stays in the API."""
 
 
 class Desired(Struct, frozen=True, kw_only=True):
