@@ -168,11 +168,24 @@ def test_an_override_holds_until_it_is_ended(operator: SteppedOperator, call: Ca
     assert "has no override" in call("override", "node-1", "--end").output
 
 
-def test_without_the_right_an_override_names_the_role(operator: SteppedOperator, call: Call) -> None:
-    refusal = Forbidden('nodes "node-1" is forbidden: cannot patch resource "nodes"', status=403)
-    operator.refuse("PATCH", f"{NODES}/node-1", refusal)
-    result = call("override", "node-1", "healthy", "--until", "1d", "--reason", "r", "--by", "ann")
-    assert (result.exit_code, "ClusterRole nodegauge-override" in flat(result)) == (1, True)
+OVERRULE = "override node-1 healthy --until 1d --reason r --by ann"
+
+
+@pytest.mark.parametrize(
+    ("command", "verb", "path", "code", "says"),
+    [
+        (OVERRULE, "PATCH", f"{NODES}/node-1", 1, "Ask for the ClusterRole nodegauge-override,"),
+        (OVERRULE, "GET", f"{REPORTS}/node-1", 0, "was not read: no one may"),
+        ("run node-1 --no-wait", "PATCH", f"{REPORTS}/node-1", 1, "ClusterRole nodegauge-edit."),
+        ("status --context other", "GET", "", 1, "--context needs kubectl on PATH"),
+    ],
+)
+def test_without_a_right_the_role_is_named_that_helps(
+    operator: SteppedOperator, call: Call, command: str, verb: str, path: str, code: int, says: str
+) -> None:
+    operator.refuse(verb, path, Forbidden("no one may", status=403))
+    result = call(*command.split())
+    assert (result.exit_code, says in flat(result)) == (code, True), result.output
 
 
 def test_a_pause_remembers_the_mode(operator: SteppedOperator, call: Call) -> None:
