@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from click.testing import Result as Printed
+from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_cli import completion, diff, history, override, run
 from nodegauge_cli.__main__ import PLUGIN, main, start
-from nodegauge_contract import Result, Unavailable
+from nodegauge_contract import LinkErrors, Result, Unavailable
 from nodegauge_contract.gpu import Temperature
 from nodegauge_operator.api.node_history import Day, day_text
 from nodegauge_operator.api.report import stamp
@@ -208,7 +209,10 @@ def test_a_pause_remembers_the_mode(operator: SteppedOperator, call: Call) -> No
 
 
 def test_diff_shows_differences_alone_and_what_was_read_once(operator: SteppedOperator, call: Call) -> None:
-    other = made.with_gpu(made.titan(), 1, vbios="90.02", serial="7")
+    assert "No difference in what both were read for: " in call("diff", "node-1", "node-2").output
+    errors = LinkErrors(replay=12, recovery=0, crc_flit=0, full=1)
+    pcie = replace(made.titan().gpus[1].pcie, replays=3)
+    other = made.with_gpu(made.titan(), 1, vbios="90.02", serial="7", link_errors=errors, pcie=pcie)
     cool, warm = ({"temperature": Temperature(gpu=gpu), "window": None} for gpu in (38, 41))
     operator.cluster.results["node-1"] = made.every_gpu(made.titan(), **cool)
     operator.cluster.results["node-2"] = made.every_gpu(other, mig=Unavailable("no"), **warm)
@@ -222,6 +226,10 @@ def test_diff_shows_differences_alone_and_what_was_read_once(operator: SteppedOp
     assert differences["label rack"] == ["absent", "r7"]
     assert "90.02: GPU 1" in differences["VBIOS"][1]
     assert differences["MIG"][1] is None
+    some = "12 replays, 1 links with a full counter (CRC errors of data not read): GPU 1"
+    assert some in differences["NVLink errors"][1]
+    assert "3: GPU 1" in differences["PCIe replays"][1]
+    assert "since the driver was loaded, after the last boot: node-1 had been up for" in flat(result)
     assert "Read on one node only:" in result.output
     assert {"GPUs", "driver", "hottest GPU"} <= set(document["alike"])
     assert "all_reduce" in document["readOnNeither"]
@@ -230,7 +238,7 @@ def test_diff_shows_differences_alone_and_what_was_read_once(operator: SteppedOp
 
 
 VALUES = {f"2026-11-{day:02}": Day(all_reduce=463 if day < 20 else 417, hottest=60) for day in range(1, 25)}
-HISTORY = {
+HISTORY: dict[str, Any] = {
     "metadata": {"name": "node-1"},
     "status": {
         "goneAt": "2026-11-25T03:00:00Z",
@@ -258,6 +266,10 @@ def test_history_outlives_the_node(operator: SteppedOperator, call: Call, gone: 
     assert max(map(len, result.output.splitlines())) <= 80
     assert len(json.loads(call("history", "node-1", "--days", "3", "-o", "json").output)["days"]) == 3
     assert call("history", "node-9").exit_code == 1
+    other = HISTORY | {"status": HISTORY["status"] | {"nodeUID": "of another machine"}}
+    operator.cluster.objects[HISTORIES]["node-1"] = other
+    shown = flat(call("history", "node-1"))
+    assert ("of one that had this name before" in shown, "463" in shown) == (not gone, gone)
 
 
 def test_history_draws_only_what_varies() -> None:
