@@ -95,7 +95,7 @@ def text(one: Side, other: Side) -> Iterator[str]:
         yield from _table(once, one, other)
     yield ""
     yield from _rest(known, alike, neither, (one, other))
-    if any(each.what in COUNTERS for each in result):
+    if any(each.what in COUNTERS and all(each.values) for each in result):
         yield output.paragraph(_counted((one, other)))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from nodegauge_contract import Gpu, LinkErrors, Result, Unavailable
+from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import ReportStatus
 
@@ -142,7 +143,7 @@ def _measured(status: ReportStatus, gpus: Sequence[Gpu]) -> Facts:
         "all_reduce without P2P": _rate(bandwidth.p2p_off),
         "computing speed": _close(load.tflops, "TFLOPS", (load.tflops or 0) * CLOCK),
         "interconnect": _fact(status.interconnect.klass),
-        "verdict": _fact(status.verdict.value),
+        "verdict": _fact(status.verdict.value if status.verdict is not Verdict.UNKNOWN else ""),
         "taints": _fact(", ".join(f"{t.key}={t.value}" for t in status.desired.taints) or "none"),
     }
 
