@@ -178,6 +178,7 @@ OVERRULE = "override node-1 healthy --until 1d --reason r --by ann"
         (OVERRULE, "PATCH", f"{NODES}/node-1", 1, "Ask for the ClusterRole nodegauge-override,"),
         (OVERRULE, "GET", f"{REPORTS}/node-1", 0, "was not read: no one may"),
         ("run node-1 --no-wait", "PATCH", f"{REPORTS}/node-1", 1, "ClusterRole nodegauge-edit."),
+        ("nodes -l rack=r7", "GET", NODES, 1, "No ClusterRole of nodegauge gives this right"),
         ("status --context other", "GET", "", 1, "--context needs kubectl on PATH"),
     ],
 )
@@ -187,6 +188,8 @@ def test_without_a_right_the_role_is_named_that_helps(
     operator.refuse(verb, path, Forbidden("no one may", status=403))
     result = call(*command.split())
     assert (result.exit_code, says in flat(result)) == (code, True), result.output
+    operator.refuse(verb, path, Forbidden("policy 'p' denied request", status=403))
+    assert "Ask for" not in call(*command.split()).output, "no role helps"
 
 
 def test_a_pause_remembers_the_mode(operator: SteppedOperator, call: Call) -> None:

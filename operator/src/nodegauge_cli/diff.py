@@ -176,9 +176,10 @@ def _table(result: Sequence[Difference], one: Side, other: Side) -> Iterator[str
     head = Difference("", (one.node, other.node))
     for each in (head, *result):
         values = [output.printable(value or NOT_READ) for value in each.values]
+        shown = each.what.replace(names.PREFIX, "")
         columns = [
             textwrap.wrap(cell, width) or [""]
-            for cell, width in zip((each.what, *values), (WHAT, VALUE, VALUE), strict=True)
+            for cell, width in zip((shown, *values), (WHAT, VALUE, VALUE), strict=True)
         ]
         for at in range(max(map(len, columns))):
             cells = [column[at] if at < len(column) else "" for column in columns]
