@@ -1,8 +1,6 @@
 """Alerts and the Grafana dashboard, judged by promtool on what the demo served; Grafana itself is not run
 here."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import combinations

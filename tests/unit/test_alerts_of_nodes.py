@@ -1,7 +1,5 @@
 """What alerts say of one node, and when they say nothing."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

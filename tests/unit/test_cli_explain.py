@@ -1,7 +1,5 @@
 """`nodegauge explain`: what a node carries, why, what lifts it, what to do, on one screen of 80 columns."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

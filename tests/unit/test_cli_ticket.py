@@ -1,7 +1,5 @@
 """`nodegauge ticket`: the facts, each form of them, and that nothing else gets out."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

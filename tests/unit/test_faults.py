@@ -1,7 +1,5 @@
 """What is wrong with a node, as event, condition and report say it."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -76,6 +76,7 @@ class Watch:
 
     def begin(self) -> int:
         """Read everything once; how many nodes there are.  Raises `NoCluster`."""
+        self._cluster.need_kubectl("`watch`", "run `nodegauge nodes` again")
         self._policies = policies_of(self._cluster.each(POLICIES))
         self._list()
         self._told = {name: self._standing(name) for name in self._reports}

@@ -213,6 +213,9 @@ class FleetData(Struct, rename="camel", kw_only=True):
     """Where the objects came from."""
     version: str
     """Of nodegauge."""
+    unit: str = "node"
+    """What the page calls a machine: node, or host where no cluster has it; such a machine has no labels,
+    taints and history."""
     nodes: list[NodeData]
     """By name."""
     matrices: list[Links]

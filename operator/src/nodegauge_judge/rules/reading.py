@@ -25,6 +25,7 @@ from nodegauge_judge.rule import (
     Observation,
 )
 
+DEVICE_FILES = "`ls -l /dev/nvidia*` on the node: the user of the probe has to read and write these files."
 _IF_IT_HANGS = (
     f"try `timeout 30 nvidia-smi` on the node. If it hangs or fails too, {SAVE_FIRST}; then drain and reboot."
 )
@@ -163,7 +164,8 @@ RULES = (
         when="NVML cannot be loaded (LIBRARY_NOT_FOUND, 12)",
         next_step="set `spec.podTemplate.runtimeClassName: nvidia` in the policy, or install the driver.",
         way_out=(
-            "Run `nvidia-smi` on the node: if it works, the container runtime is the cause.",
+            "Run `nvidia-smi` on the node: if it fails too, install the NVIDIA driver; if it works, the "
+            "container runtime is the cause.",
             "Install the NVIDIA container toolkit. If its runtime is not the default one, set "
             "`spec.podTemplate.runtimeClassName` in the policy (usually `nvidia`; `kubectl get "
             "runtimeclass` lists them).",
@@ -247,7 +249,7 @@ RULES = (
         meaning="The probe reports a problem that this version has no code for.",
         when="any other problem",
         next_step="read the message; the probe's log has more.",
-        way_out=(POD_LOG, DRIVER_LOG),
+        way_out=(POD_LOG, DEVICE_FILES, DRIVER_LOG),
     ),
     _unjudged(
         code="call-hung",
@@ -297,6 +299,7 @@ RULES = (
             "Some distributions (Bottlerocket) ignore that variable in unprivileged containers. Set "
             "`accept-nvidia-visible-devices-envvar-when-unprivileged = true` in the container toolkit's "
             "configuration, or use CDI.",
+            DEVICE_FILES,
             "If someone removed a GPU on purpose: `kubectl delete nodereport NODE` forgets it.",
             "A card on the bus without any driver looks like a hidden GPU; `lspci -nnk -d 10de:` on the "
             "node shows it. If it is meant to stay unused (an old display card, a drained GPU), state the "

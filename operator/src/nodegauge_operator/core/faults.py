@@ -105,7 +105,7 @@ def _rank(gate: GateStatus) -> int:
 def _of_gate(gate: GateStatus, status: ReportStatus, *, policy: Policy, node: str, tainted: bool) -> Fault:
     finding = _evidence(gate, status)
     return replace(
-        _of_finding(finding, status.gpus, node=node),
+        of_finding(finding, status.gpus, node=node),
         probe=gates.PROBES[gate.code],
         cause=gates.GATES[gate.code].cause.value,
         taint=would_be(gate),
@@ -143,15 +143,16 @@ def _without_gate(status: ReportStatus, codes: set[str], *, node: str) -> Iterat
     ]
     order = worst_first(finding for finding, _ in pairs)
     for finding, probe in sorted(pairs, key=lambda pair: order.index(pair[0])):
-        fault = _of_finding(finding, status.gpus, node=node)
+        fault = of_finding(finding, status.gpus, node=node)
         yield replace(fault, probe=probe.name, since=probe.since, last_seen=probe.read_at)
 
 
-def _of_finding(finding: Finding, gpus: GpusStatus, *, node: str) -> Fault:
+def of_finding(finding: Finding, gpus: GpusStatus, *, node: str = "", cluster: bool = True) -> Fault:
+    """A finding as a fault that no gate follows.  `cluster`: whether the steps may need one."""
     named = finding.gpus or gpus.named_in(finding.subject)
     finding = replace(finding, gpus=[gpus.whole(gpu) for gpu in named])
     rule = CATALOGUE.get(finding.code)
-    steps = rule.steps(finding, node=node) if rule is not None else []
+    steps = rule.steps(finding, node=node, cluster=cluster) if rule is not None else []
     next_step = finding.message.rpartition(NEXT)[2] if NEXT in finding.message else ""
     fault = Fault(
         code=finding.code,
