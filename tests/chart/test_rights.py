@@ -1,7 +1,5 @@
 """Each RBAC rule of the chart has a reason, and none is wider than it must be."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise, product
 

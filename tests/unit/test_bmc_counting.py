@@ -89,7 +89,7 @@ async def test_a_part_s_meter_is_not_the_machine_s(body: dict[str, Any]) -> None
     tree.recorded[f"{ROOT}/Chassis"]["Members"].append({"@odata.id": path})
     metrics = {"EnvironmentMetrics": {"@odata.id": f"{path}/E"}}
     tree.recorded[path] = {"@odata.id": path, "Id": "HGX_GPU_0", **metrics, **body}
-    tree.recorded[f"{path}/E"] = {"PowerWatts": {"Reading": 85}}
+    tree.recorded[f"{path}/E"] = {"PowerWatts": {"Reading": 420}}  # as plausible as the machine's
     assert judge_chassis(await reading_of(tree)).load_watts == 400
 
 

@@ -1,8 +1,6 @@
 """Commands for people who act: what `run`, `override` and `pause` write, wait for and refuse; what `diff` and
 `history` show."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A NodeHistory: its days as text and what they say together; when it is written, and when it goes."""
 
-from __future__ import annotations
-
 from datetime import date, timedelta
 from typing import Any
 

@@ -104,11 +104,14 @@ def test_a_kubelet_cannot_give_its_pod_to_another_node(victim: str, number: str)
     assert operator.cluster.state()["nodes"][victim] == before[victim]
 
 
-@pytest.mark.parametrize("mark", [{}, {names.POD_PROBE: "health"}], ids=["without marks", "with our label"])
-def test_a_pod_that_took_the_next_name_is_passed_over(mark: dict[str, str]) -> None:
+@pytest.mark.parametrize("marked", ["", "labels", "labels annotations"])
+def test_a_pod_that_took_the_next_name_is_passed_over(marked: str) -> None:
+    """Without our marks, with our labels, and with all but the owner, which makes it one to clean up."""
     operator = two_nodes()
-    name = template(operator, "node-1")["metadata"]["name"]
-    operator.cluster.create(PODS, {"metadata": {"name": name, "labels": mark}, "spec": {}})
+    ours = template(operator, "node-1")["metadata"]
+    name = ours["name"]
+    marks = {key: ours[key] for key in marked.split()}
+    operator.cluster.create(PODS, {"metadata": {"name": name} | marks, "spec": {}})
     operator.reconcile("node-1")
     assert operator.probe["lastRun"]["reason"] == "CreateRefused"
     assert "nodegauge did not make it" in operator.probe["lastRun"]["message"]
@@ -119,7 +122,7 @@ def test_a_pod_that_took_the_next_name_is_passed_over(mark: dict[str, str]) -> N
     operator.cluster.end(created[0], operator.cluster.result(created[0]))
     operator.catch_up("node-1", granted=False)
     assert operator.probe["lastRun"]["outcome"] == "read"
-    assert name in operator.cluster.objects[PODS]
+    assert (name in operator.cluster.objects[PODS]) is ("annotations" not in marked)
 
 
 @pytest.mark.parametrize("restart", [True, False])

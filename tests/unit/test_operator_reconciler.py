@@ -105,6 +105,22 @@ def test_a_foreign_write_between_decision_and_patch_survives(operator: SteppedOp
     assert operator.labels[names.LABEL_INTERCONNECT] == "nvlink"
 
 
+def test_a_report_that_is_deleted_before_its_write_begins_anew(operator: SteppedOperator) -> None:
+    deleted: list[str] = []
+
+    def race(verb: str, path: str) -> KubeError | None:
+        if verb == "PATCH" and path.startswith(REPORTS) and not deleted:
+            deleted.append(path)
+            operator.cluster.remove(REPORTS, "node-1")
+        return None
+
+    operator.client.refuse = race
+    operator.run()
+    assert deleted
+    operator.run()
+    assert operator.labels[names.LABEL_INTERCONNECT] == "nvlink"
+
+
 def test_the_condition_s_transition_time_moves_with_its_status_only(operator: SteppedOperator) -> None:
     """Kubernetes' rule: another message is no transition."""
 

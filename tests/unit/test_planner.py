@@ -108,6 +108,14 @@ def test_only_a_pod_that_nodegauge_made_holds_a_run_back(owner: str, step: str) 
     assert next_kind(node=NODE, report=make_report(), pods=(leaving,)) == step
 
 
+def test_a_result_counts_only_from_the_pod_of_this_report() -> None:
+    """An earlier report of the node may have had a pod of the same name."""
+    ours = make_pod(NODE).running().with_result(made.titan())
+    assert next_kind(node=NODE, report=make_report(), pods=(ours,)) == "PatchNode"
+    theirs = replace(ours, owner_uid="earlier")
+    assert next_kind(node=NODE, report=make_report(), pods=(theirs,)) == "DeletePod"
+
+
 def test_a_pod_newer_than_the_report_has_the_report_read_again_once() -> None:
     known = up_to_date(make_report().after(READ, node=NODE))
     pod = make_pod(NODE, number=3)
@@ -246,6 +254,7 @@ def test_a_boot_or_a_request_is_answered_by_one_run_at_once() -> None:
     """Whatever is due, also after failures; and the same value of a request never asks twice."""
     failing, booted = make_report().after(READ, node=NODE), NODE.booted("boot-2")
     assert health_due_at(failing, node=booted) == 0.0
+    assert health_due_at(failing, node=NODE.booted("")) == NOW + INTERVAL
     for _ in range(6):
         failing = failing.after(LOST, node=NODE)
     assert health_due_at(failing, node=booted) == 0.0

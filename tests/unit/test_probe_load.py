@@ -124,9 +124,10 @@ def test_a_run_a_week_and_soon_after_one_that_was_bad() -> None:
     assert due(ran(ran(bad, SLOW), SLOW)) == NOW + 4 * RECHECK
 
 
-def test_other_gpus_are_loaded_soon() -> None:
+@pytest.mark.parametrize("last", [HEAT, loaded()], ids=["bad", "good"])
+def test_other_gpus_are_loaded_soon(last: Result) -> None:
     other = replace(made.h100(), system=replace(made.h100().system, driver="560.1"))
-    report = ran(healthy(), HEAT).after(read(other), node=NODE, at=NOW + 60)
+    report = ran(healthy(), last).after(read(other), node=NODE, at=NOW + 60)
     assert due(report) == NOW + RECHECK
     assert report.status.verdict is not Verdict.FAIL
     assert "Load probe" not in report.status.summary

@@ -74,6 +74,7 @@ def test_a_run_that_could_change_a_taint_is_followed_soon(answers: list[str], se
 
 
 LEAVING = GateStatus(code="sw-thermal-slowdown", state=GateState.GATED, good=1, good_at=stamp(NOW))
+OF_NCCL = GateStatus(code="busbw-low", state=GateState.GATED, good=1, good_at=stamp(NOW))
 HELD_BACK = GateStatus(code="hot", state=GateState.HELD_BACK, incident="a", bad_at=stamp(NOW))
 
 
@@ -82,6 +83,7 @@ HELD_BACK = GateStatus(code="hot", state=GateState.HELD_BACK, incident="a", bad_
     [
         pytest.param(LEAVING, FLOOR, 70, {}, FLOOR, id="too early to tell"),
         pytest.param(LEAVING, 30.0, 70, {}, NEVER, id="it could not tell"),
+        pytest.param(OF_NCCL, FLOOR, 0, {}, NEVER, id="an NCCL run decides"),
         pytest.param(HELD_BACK, FLOOR, 0, {}, FLOOR, id="its incident has ended"),
         pytest.param(HELD_BACK, FLOOR, 0, {"thermal": "a"}, NEVER, id="its incident is open"),
         pytest.param(HELD_BACK, FLOOR, FLOOR, {}, NEVER, id="a run since then could not tell"),

@@ -42,6 +42,7 @@ SUBCOMMANDS = {
         "Judge probe results, NodeReports, nccl-tests logs or pasted text.",
         "cli",
     ),
+    "node": Lazy("nodegauge_cli.node.command", "Measure and judge this machine.", "probes,cli"),
     "nodes": Lazy("nodegauge_cli.nodes", "A line per node, chosen and sorted as asked.", ""),
     "override": Lazy("nodegauge_cli.override", "Overrule nodegauge on one node for a time.", ""),
     "pause": Lazy("nodegauge_cli.pause", "Pause a policy, or end that.", ""),
@@ -55,6 +56,11 @@ SUBCOMMANDS = {
     "why": Lazy("nodegauge_cli.why", "Why a pending pod does not get a node.", ""),
     "zero": Lazy("nodegauge_cli.zero.command", "Bigger GPUs, more GPUs or offload, for a model.", "cli"),
 }
+
+
+JUDGES = frozenset({"bmc", "judge", "node"})
+"""Subcommands whose exit code 1 says that hardware is bad."""
+CANNOT_JUDGE = 2
 
 
 class LazyGroup(click.Group):
@@ -74,10 +80,12 @@ class LazyGroup(click.Group):
         except ModuleNotFoundError as error:
             if error.name is None or error.name.startswith("nodegauge_"):
                 raise
-            raise click.ClickException(
+            missing = click.ClickException(
                 f"`{cmd_name}` needs the Python package {error.name}. In a checkout of nodegauge: "
                 f"pip install '.[{lazy.extra}]'"
-            ) from None
+            )
+            missing.exit_code = CANNOT_JUDGE if cmd_name in JUDGES else missing.exit_code
+            raise missing from None
         assert isinstance(command, click.Command)
         return command
 

@@ -1,7 +1,5 @@
 """One size from an empty cluster to its figures, phase by phase, each announced by a line."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
