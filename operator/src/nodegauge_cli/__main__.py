@@ -60,7 +60,12 @@ SUBCOMMANDS = {
 
 JUDGES = frozenset({"bmc", "judge", "node"})
 """Subcommands whose exit code 1 says that hardware is bad."""
-CANNOT_JUDGE = 2
+
+
+class CannotJudge(click.ClickException):
+    """One of them could not begin."""
+
+    exit_code = 2
 
 
 class LazyGroup(click.Group):
@@ -80,12 +85,11 @@ class LazyGroup(click.Group):
         except ModuleNotFoundError as error:
             if error.name is None or error.name.startswith("nodegauge_"):
                 raise
-            missing = click.ClickException(
+            refusal = CannotJudge if cmd_name in JUDGES else click.ClickException
+            raise refusal(
                 f"`{cmd_name}` needs the Python package {error.name}. In a checkout of nodegauge: "
                 f"pip install '.[{lazy.extra}]'"
-            )
-            missing.exit_code = CANNOT_JUDGE if cmd_name in JUDGES else missing.exit_code
-            raise missing from None
+            ) from None
         assert isinstance(command, click.Command)
         return command
 

@@ -217,7 +217,7 @@ def _missing(text: str) -> NotThere:
 
 def _forbidden(text: str, verb: str, path: str) -> NoCluster:
     """With the role that would help; none helps against an admission policy."""
-    denied = any(each in text for each in DENIED)
+    denied = any(reason in text for reason in DENIED)
     return NoCluster(text if denied else f"{text}\n{_role(verb, path)}")
 
 

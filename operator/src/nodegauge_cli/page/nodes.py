@@ -14,8 +14,8 @@ from nodegauge_judge import GpuBrief, GpuIdentity
 from nodegauge_judge.nccl.measurement import Measurement
 from nodegauge_operator import names
 from nodegauge_operator.api.chassis import Chassis
-from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.fault import Fault
+from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.node_history import Day
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import InterconnectStatus, ProbeStatus, Report, ReportStatus
