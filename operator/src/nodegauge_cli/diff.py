@@ -95,7 +95,7 @@ def text(one: Side, other: Side) -> Iterator[str]:
         yield from _table(once, one, other)
     yield ""
     yield from _rest(known, alike, neither, (one, other))
-    if any(each.what in COUNTERS and all(each.values) for each in result):
+    if any(each.what in COUNTERS for each in result):
         yield output.paragraph(_counted((one, other)))
 
 
@@ -168,6 +168,7 @@ def _counted(sides: tuple[Side, Side]) -> str:
         if side.up is not None
         else f"how long {side.node} had been up was not read"
         for side in sides
+        if side.read_at
     ]
     return f"Errors are counted since the driver was loaded, after the last boot: {'; '.join(up)}."
 
