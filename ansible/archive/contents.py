@@ -28,12 +28,13 @@ LEFT_OUT = {
     "nodegauge_operator": ("handlers", "kube", "reader", "reconcile", "__main__", "http_server", "settings"),
     "nodegauge_cli": (
         *("__main__", "apply", "check", "cleanup", "cluster", "completion", "diff", "diff_facts", "explain"),
-        *("explanation", "fleet", "history", "nodes", "override", "page", "pause", "pod_fit", "run"),
-        *("standing", "status", "ticket", "waits", "watch", "why", "zero"),
+        *("explanation", "fleet", "history", "node", "nodes", "override", "pause", "pod_fit", "run"),
+        *("page/command", "page/fleet", "standing", "status", "ticket", "waits", "watch", "why", "zero"),
     ),
 }
-"""Parts of our packages that need a cluster."""
-TYPES = (".py", ".yaml")
+"""Parts of our packages that need a cluster, or for which the archive has commands of its own."""
+TYPES = (".py", ".yaml", ".css", ".html", ".js", ".txt")
+"""Source, tables, and what the page is made of."""
 OLDEST = {"nodegauge_contract": (3, 9), "nodegauge_probes": (3, 9)}
 OLDEST_OTHERS = (3, 10)
 NEW_ONLY = {"nodegauge_bmc"}
@@ -87,7 +88,8 @@ def _ours(package: str, folder: Path) -> dict[str, bytes]:
     return {
         inside.as_posix(): path.read_bytes()
         for inside, path in paths.items()
-        if inside.parts[0].removesuffix(".py") not in left_out and "__pycache__" not in inside.parts
+        if not {inside.parts[0].removesuffix(".py"), inside.with_suffix("").as_posix()} & {*left_out}
+        and "__pycache__" not in inside.parts
     }
 
 

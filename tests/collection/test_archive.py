@@ -1,7 +1,5 @@
 """The archive on a host: what it says, what it leaves behind, and how it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -44,7 +42,7 @@ def test_a_probe_s_document_and_exit_code_come_through(host: Host) -> None:
 
 
 COMMANDS = {
-    "help": (("--help",), 0, [f"\n  {name} " for name in ("probe", "judge", "bmc", "version")]),
+    "help": (("--help",), 0, [f"\n  {name} " for name in ("probe", "judge", "page", "bmc", "version")]),
     "version": (("version",), 0, [VERSION]),
     "unknown": (("measure",), 2, []),
     "bad option": (("probe", "health", "--window", "-1"), 2, ["--window"]),

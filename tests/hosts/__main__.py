@@ -1,7 +1,5 @@
 """`make hosts`, `python -m hosts`: simulated GPU hosts behind real sshd, until Ctrl-C or `down`."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

@@ -1,6 +1,7 @@
-"""A made fleet for the page: reports as the operator decides them, readings, BMCs and histories.
+"""A made fleet for the page: reports as the operator decides them, readings, BMCs and histories; and the
+report of the Ansible role about hosts.
 
-`python -m page.demo FILE [NODES]` (in tests/) writes the page, to look at it in a browser.
+`python -m page.demo FILE [NODES|hosts]` (in tests/) writes the page, to look at it in a browser.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import to_builtins
+from msgspec.json import encode
 from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_cli.page.fleet import Fleet
+from nodegauge_cli.page.hosts import answered
 from nodegauge_cli.page.html import page
 from nodegauge_cli.page.model import FleetData
 from nodegauge_contract import LinkErrors, Power, Result, Span, Window, text
@@ -24,6 +27,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from support import feed_windows, nccl_results
 from support.objects import AReport, make_node, make_report, read
+from support.validated import judged
 
 NOW = datetime(2026, 11, 28, 8, 0, tzinfo=UTC).timestamp()
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>"
@@ -61,6 +65,19 @@ MACHINES: dict[str, tuple[Result, Result | None]] = {
 """By node its health reading, and its NCCL run."""
 
 
+CHASSIS = {
+    "supplies": [
+        {
+            "name": f"PSU {n}",
+            "health": "OK" if n < 3 else "Critical",
+            "outputWatts": 812,
+            "capacityWatts": 3000,
+        }
+        for n in range(4)
+    ]
+}
+
+
 def bodies() -> Iterator[dict[str, Any]]:
     """All objects of the fleet."""
     for name, (health, nccl) in MACHINES.items():
@@ -76,18 +93,7 @@ def bodies() -> Iterator[dict[str, Any]]:
     silent = make_report().status
     hostile = {"verdict": "fail", "summary": HOSTILE, "gpus": {"product": HOSTILE, "count": 1}}
     yield _body(names.REPORT_KIND, "gpu-hostile", status=to_builtins(silent) | hostile)
-    supplies = [
-        {
-            "name": f"PSU {n}",
-            "health": "OK" if n < 3 else "Critical",
-            "outputWatts": 812,
-            "capacityWatts": 3000,
-        }
-        for n in range(4)
-    ]
-    yield _body(
-        names.CHASSIS_KIND, "gpu-h100-slow", status={"source": "redfish", "reading": {"supplies": supplies}}
-    )
+    yield _body(names.CHASSIS_KIND, "gpu-h100-slow", status={"source": "redfish", "reading": CHASSIS})
     yield _body(names.HISTORY_KIND, "gpu-h100-slow", status={"days": dict(_days(slow=True))})
     yield _body(names.HISTORY_KIND, "gpu-h100-1", status={"days": dict(_days(slow=False))})
 
@@ -101,6 +107,45 @@ def data(nodes: int = 0) -> FleetData:
     few = itertools.cycle(shown.nodes)
     many = [replace(next(few), name=f"gpu-{number}") for number in range(nodes)]
     return replace(shown, nodes=many or shown.nodes)
+
+
+def hosts() -> dict[str, Any]:
+    """A report.json: the machines above as hosts, one that gave no answer, and one of an earlier run."""
+    rows = [_row(f"host-{name}", *results) for name, results in MACHINES.items()]
+    rows[0] |= {"this_run": False, "measured_at": stamp(NOW - 864_000)}
+    reason = {"probe": "", "code": "no-answer", "severity": "unknown", "message": "An earlier task failed."}
+    rows.append({"host": "host-new", "verdict": "unknown", "reasons": [reason | {"what_to_do": ["Run it."]}]})
+    rows[-2]["page"]["load"] = "of another version"
+    return {"title": "GPU hosts", "report": {"hosts": rows, "measured_at": stamp(NOW)}}
+
+
+def _row(host: str, health: Result, nccl: Result | None) -> dict[str, Any]:
+    documents = {"health": health, "nccl": nccl, "bmc": CHASSIS if "slow" in host else None}
+    judgements = {probe: judged(each, name=host) for probe, each in documents.items() if each is not None}
+    reasons = [
+        {key: finding[key] for key in ("code", "severity", "message")}
+        | {"probe": probe, "what_to_do": finding["steps"]}
+        for probe, each in judgements.items()
+        for finding in each["findings"]
+        if finding["severity"] != "info"
+    ]
+    not_run = {"probe": "load", "code": "not-run", "severity": "pass", "message": "Not run: nobody asked"}
+    verdicts = [each["verdict"] for each in judgements.values()]
+    return {
+        "host": host,
+        "verdict": min(verdicts, key=("fail", "unknown", "warn", "pass").index),
+        "summary": judgements["health"]["summary"],
+        "reasons": [*reasons, not_run],
+        "probes": {probe: each["verdict"] for probe, each in judgements.items()},
+        "page": {probe: each["page"] for probe, each in judgements.items()},
+        "measured_at": stamp(NOW - 60),
+    }
+
+
+def html_of_hosts() -> str:
+    """Their page."""
+    answer, _ = answered(encode(hosts()), version="0.1.0")
+    return str(answer["html"])
 
 
 def _report(name: str, health: Result, nccl: Result | None) -> AReport:
@@ -143,4 +188,5 @@ def _body(kind: str, name: str, **more: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page(data(*map(int, sys.argv[2:]))), encoding="utf-8")
+    made_page = html_of_hosts() if "hosts" in sys.argv else page(data(*map(int, sys.argv[2:])))
+    Path(sys.argv[1]).write_text(made_page, encoding="utf-8")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -23,10 +22,14 @@ from click.testing import CliRunner
 
 from nodegauge_cli.__main__ import main
 from nodegauge_cli.cluster import NODES, READINGS, REPORTS
+from nodegauge_cli.judging import Criteria
+from nodegauge_cli.judging import judged as judge
 from nodegauge_cli.page.html import SCRIPTS, page
+from nodegauge_cli.page.judged import from_judged, part_of
 from nodegauge_operator import names
 from page import demo
 from support.kubectl import FakeKubectl
+from support.page_data import data_in
 from testbed.binaries import cache_folder
 
 FOLDER = Path(__file__).parent
@@ -39,21 +42,17 @@ def report(*arguments: str | Path, stdin: str = "") -> tuple[int, str]:
     return outcome.exit_code, outcome.output
 
 
-def data_in(html: str) -> dict[str, Any]:
-    match = re.search(r'id="data">(.*?)</script>', html, re.DOTALL)
-    assert match is not None
-    data: dict[str, Any] = json.loads(match[1])
-    return data
-
-
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The data that the command puts into the page of the demo's objects."""
+    """The data that the command puts into the page of the demo's objects, and the nodes of its hosts."""
     objects = tmp_path_factory.mktemp("objects") / "fleet.json"
     objects.write_text(json.dumps({"kind": "List", "items": list(demo.bodies())}))
     code, html = report("--from", objects, "--html", "-")
     assert (code, html.count("</script>")) == (0, len(SCRIPTS) + 1)
-    return data_in(html)
+    shown, hosts = data_in(html), data_in(demo.html_of_hosts())
+    assert (hosts["unit"], [bool(hosts["matrices"]), hosts["trend"]]) == ("host", [True, []])
+    assert [text.partition(": ")[2] for text in hosts["problems"]] == ["host-gpu-h100-1.", "host-new."]
+    return shown | {"nodes": shown["nodes"] + hosts["nodes"]}
 
 
 @pytest.mark.parametrize(
@@ -68,6 +67,28 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ("gpu-titan", "fed", 0.42),
         ("gpu-new", "verdict", "unknown"),
         ("gpu-new", "causes", ["unread"]),
+        ("host-gpu-h100-slow", "lost", {"nvlink": 8}),
+        ("host-gpu-h100-slow", "faults.0.gpus.0.serial", "1654922001202"),
+        (
+            "host-gpu-h100-slow",
+            "faults.0.steps.0",
+            "`nvidia-smi nvlink -s -i 2` shows the link that is down.",
+        ),
+        ("host-gpu-h100-slow", "bandwidth.0.floor", 415.8),
+        ("host-gpu-h100-slow", "supplies.3.state", "Critical"),
+        ("host-gpu-h100-slow", "psu", "redundancy-lost"),
+        ("host-gpu-h100-slow", "taints", None),
+        ("host-gpu-h100-slow", "runs.3.verdict", "skipped"),
+        ("host-gpu-h100-1", "causes", ["not-this-run"]),
+        ("host-gpu-h100-1", "runs.0.readAt", "2026-11-18T08:00:00Z"),
+        (
+            "host-gpu-phb",
+            "notes.0",
+            "What was read of load cannot be shown: JSON is malformed: invalid character (byte 0).",
+        ),
+        ("host-new", "causes", ["no-answer", "unread"]),
+        ("host-new", "faults.0.severity", "unknown"),
+        ("host-new", "readAt", None),
         ("gpu-hostile", "usable", None),
         ("gpu-hostile", "summary", demo.HOSTILE),
     ],
@@ -77,6 +98,20 @@ def test_the_page_gets_what_the_objects_say(shown: dict[str, Any], node: str, pa
     for step in path.split("."):
         known = known[int(step)] if isinstance(known, list) else known.get(step)
     assert known == value
+
+
+@pytest.mark.parametrize(
+    ("readings", "verdict", "usable"),
+    [("gpu-h100-1", "pass", 8), ("gpu-h100-slow", "fail", 0), ("gpu-dgx1", "warn", 8), ("", "unknown", 0)],
+)
+def test_a_machine_passes_only_if_its_gpus_were_read(readings: str, verdict: str, usable: int) -> None:
+    """A good NCCL run alone is no pass."""
+    health, nccl = demo.MACHINES[readings or "gpu-h100-1"]
+    given = [health if readings else None, nccl]
+    usual = Criteria.from_spec({})
+    parts = [part_of(each, judge(each, usual), criteria=usual) for each in given if each is not None]
+    data = from_judged("machine", parts).data
+    assert (data.verdict.value, data.usable, "unread" in data.causes) == (verdict, usable, not readings)
 
 
 def test_a_day_counts_only_nodes_that_were_read(shown: dict[str, Any]) -> None:
@@ -183,6 +218,17 @@ OPEN = [
     ["hash", "node=gone"],
     ["text", "#node p:last-child"],
 ]
+HOSTS = [
+    ["text", COUNT],
+    ["text", ".nodes th"],
+    ["click", "link", "host-gpu-h100-slow"],
+    ["appears", ".heat"],
+    ["texts", "#node h2"],
+    ["count", "#node canvas"],
+    ["hash", "node=host-new"],
+    ["appears", "#node .fault.unknown"],
+    ["texts", "#node .none"],
+]
 MANY = [
     ["count", ROWS],
     ["select", "Verdict", "fail"],
@@ -195,21 +241,23 @@ MANY = [
 def test_chromium_opens_filters_and_shows_nodes_without_a_word_or_a_request(
     browse: Browse, tmp_path: Path
 ) -> None:
-    few, many = tmp_path / "few.html", tmp_path / "many.html"
+    few, many, hosts = (tmp_path / f"{name}.html" for name in ("few", "many", "hosts"))
     few.write_text(page(demo.data()), encoding="utf-8")
     many.write_text(page(demo.data(5_000)), encoding="utf-8")
+    hosts.write_text(demo.html_of_hosts(), encoding="utf-8")
     views = [{"dark": True}, {"width": 390}, {"print": True}]
     node = {"axe": True, "steps": OPEN[:2]}
     seen = browse(
         {"file": str(few), "axe": True, "steps": FILTER},
         {"file": str(few), "axe": True, "steps": OPEN},
         {"file": str(many), "steps": MANY},
+        {"file": str(hosts), "axe": True, "steps": HOSTS},
         *({"file": str(few), "axe": True} | view for view in views),
         *({"file": str(few)} | node | view for view in views),
     )
     for visit in seen:
         assert (visit["said"], visit["requests"], visit["violations"], visit["wide"]) == ([], [], [], 0)
-    filtered, opened, all_of_many = (visit["read"] for visit in seen[:3])
+    filtered, opened, all_of_many, of_hosts = (visit["read"] for visit in seen[:4])
     assert filtered == ["9 of 9 nodes", "1 of 9 nodes", ["gpu-h100-slow"], "5 of 9 nodes", "gpu-dgx1"]
     title, third_gpu, charts, without, fleet_shown, hostile, gaps, gone = opened
     assert (title, charts, fleet_shown) == ("fail gpu-h100-slow", 4, False)
@@ -217,5 +265,9 @@ def test_chromium_opens_filters_and_shows_nodes_without_a_word_or_a_request(
     assert (hostile, gone) == (demo.HOSTILE, "This page has no node of that name.")
     assert without == ["no data"]
     assert {"not read", "not measured", "The matrix was not read."} <= {*gaps}
+    count, heading, sections, charts, gaps = of_hosts
+    assert (count, heading, charts) == ("8 of 8 hosts", "Host", 0)
+    assert sections[1:3] == ["What is known of it", "Findings"]
+    assert "no data: hosts outside of a cluster have no NodeHistory" in gaps
     at_first, failing, shown = all_of_many
     assert (at_first <= 300, failing, shown) == (True, "2,223 of 5,000 nodes", 2_223)

@@ -1,11 +1,14 @@
 """Results as the modules return them, and simulated modules for tests of the roles."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import msgspec
+
+from nodegauge_cli.judging_service import judgements
+from nodegauge_contract import Result, text
 
 ACTION = '''
 import json
@@ -74,3 +77,15 @@ def health(verdict: str = "pass", *findings: Mapping[str, Any], gpus: int = 2, *
 def nccl(verdict: str = "pass", *findings: Mapping[str, Any]) -> dict[str, Any]:
     result = {"verdict": verdict, "summary": f"NCCL: {verdict}.", "findings": list(findings)}
     return result | {"judge_version": "0.1.0"}
+
+
+def judged(document: Any, *, name: str) -> dict[str, Any]:
+    """What the module of its probe returns of a result or a BMC's reading, by the archive's own judge."""
+    request = {"documents": [msgspec.json.encode(document).decode()], "node": {"name": name}}
+    if isinstance(document, Result):
+        request["documents"] = [text(document)]
+    [judgement] = judgements(msgspec.json.encode(request))
+    findings = [{**each, "steps": judgement["steps"].get(each["code"], [])} for each in judgement["findings"]]
+    gpus = judgement.get("gpus") if judgement["probe"] == "health" else None
+    facts = {"gpus": gpus or [], "gpus_expected": len(gpus or []), "driver": judgement.get("driver", "")}
+    return {**judgement, "findings": findings, "facts": facts, "judge_version": "0.1.0"}

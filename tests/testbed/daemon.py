@@ -1,7 +1,5 @@
 """The testbed as a process that stays: whoever has locked `testbed.lock`, which says `ready` in the end."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

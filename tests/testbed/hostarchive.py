@@ -1,7 +1,5 @@
 """The archive that the Ansible collection brings to hosts, built once for all with the same source."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -39,7 +37,8 @@ def build(out: Path, *options: str) -> None:
 
 
 def _digest() -> str:
-    files = [path for top in SOURCES for path in sorted(top.rglob("*")) if path.suffix in (".py", ".yaml")]
+    every = [path for top in SOURCES for path in sorted(top.rglob("*")) if path.suffix != ".pyc"]
+    files = [path for path in every if path.is_file()]
     digest = hashlib.sha256()
     for path in (*files, *PINS):
         digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())

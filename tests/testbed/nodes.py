@@ -1,7 +1,5 @@
 """Nodes of a running testbed: added, removed, and their hardware, from any process."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

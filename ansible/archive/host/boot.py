@@ -14,12 +14,13 @@ import zipfile
 from pathlib import Path
 
 ARCHIVE = Path(__file__).resolve().parent
-OLDEST = {"probe": (3, 9), "judge": (3, 10), "bmc": (3, 11)}
+OLDEST = {"probe": (3, 9), "judge": (3, 10), "page": (3, 10), "bmc": (3, 11)}
 TRANSLATED_BELOW = (3, 11)
 JUDGE = ("nodegauge_contract", "nodegauge_judge", "nodegauge_operator", "nodegauge_cli", "yaml")
 PACKAGES = {
     "probe": ("nodegauge_contract", "nodegauge_probes", "pynvml.py"),
     "judge": JUDGE,
+    "page": JUDGE,
     "bmc": (*JUDGE, "nodegauge_bmc", "click"),
 }
 """What each command imports, and no more: a host reads one of them at a time."""
@@ -31,6 +32,7 @@ USAGE = """usage: python nodegauge-host.pyz COMMAND [OPTION...]
 
   probe health|load|pull|nccl   read this host's GPUs; the result goes to standard output
   judge                         judge results: a JSON request on standard input, judgements on standard output
+  page                          the page of a report: a JSON request on standard input, HTML in JSON on output
   bmc URL                       read and judge a server's BMC
   version                       print the version"""
 VERSION = "@VERSION@"

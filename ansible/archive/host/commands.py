@@ -18,6 +18,10 @@ def run(command, options):
         from nodegauge_cli.judging_service import main
 
         return main(VERSION)
+    if command == "page":
+        from nodegauge_cli.page.hosts import main
+
+        return main(VERSION)
     try:
         from nodegauge_cli.bmc import bmc
     except ModuleNotFoundError as missing:

@@ -41,7 +41,7 @@ class ActionModule(ActionBase):
         watts = {"now": "loadWatts", "peak": "peakWatts", "capacity": "capacityWatts"}
         return {
             **result,
-            **{key: judgement[key] for key in ("verdict", "summary", "findings", "judge_version")},
+            **{key: judgement[key] for key in ("verdict", "summary", "findings", "page", "judge_version")},
             **{key: judgement.get(key) for key in ("psu", "power", "coverage")},
             "watts": {name: judgement.get(key) for name, key in watts.items()},
         }

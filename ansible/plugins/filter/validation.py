@@ -27,6 +27,7 @@ KEPT = (
     "psu",
     "matrix",
     "read",
+    "page",
     "judge_version",
     "msg",
     "unreachable",

@@ -1,6 +1,7 @@
 """The rows of a report over many hosts, from what the role `validate` says about each.
 
-Must not judge, and must not depend on the time: equal facts give equal bytes.
+Must not judge, and must not depend on the time: equal facts give equal bytes.  The page is made by the
+archive, with the code of `nodegauge report --html`.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ansible.errors import AnsibleActionFail, AnsibleFilterError
 from ansible.utils.unsafe_proxy import wrap_var
+from ansible_collections.nodegauge.gpu.plugins.plugin_utils import archive as archives
+from ansible_collections.nodegauge.gpu.plugins.plugin_utils import judging
 
 VERDICTS = ("fail", "unknown", "warn", "pass")
 LEGEND = "\n\nLegend:\n\n"
 NIC_LEGEND = "\n\nNIC Legend:\n\n"
+TIMES = ("since", "measured_at")
 NO_ANSWER = {
     "probe": "",
     "code": "no-answer",
@@ -49,7 +54,6 @@ def validation_report(
     ]
     rows += [{**earlier[name], "this_run": False} for name in kept]
     rows.sort(key=lambda row: (VERDICTS.index(row["verdict"]), _natural(row["host"])))
-    times = [str(fact["finished_at"]) for fact in facts.values() if fact and fact.get("finished_at")]
     report = {
         "version": 1,
         "counts": {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in VERDICTS},
@@ -57,7 +61,20 @@ def validation_report(
         "hosts": rows,
         **_topologies(asked, before, kept),
     }
-    return wrap_var({**report, "since": _since(before, report) or max(times, default="")})
+    if _without(report, *TIMES) == _without(before, *TIMES):
+        rows[:] = [{**row, "measured_at": earlier[row["host"]]["measured_at"]} for row in rows]
+    measured_at = max((row["measured_at"] for row in rows), default="")
+    since = _since(before, report) or measured_at
+    return wrap_var({**report, "since": since, "measured_at": measured_at})
+
+
+def validation_page(report: Mapping[str, Any], title: str = "GPU hosts", archive: str = "") -> str:
+    """The HTML page of what `validation_report` returned; `archive`: "" for the collection's."""
+    try:
+        plain = json.loads(json.dumps(report, default=str))
+        return wrap_var(judging.page(archives.on_controller(archive), plain, title=str(title)))
+    except (AnsibleActionFail, judging.CannotJudge) as error:
+        raise AnsibleFilterError(f"nodegauge.gpu.validation_page: {error}") from error
 
 
 def validation_report_changes(report: Mapping[str, Any], previous: str | Mapping[str, Any] = "") -> list[str]:
@@ -83,24 +100,32 @@ def _before(previous: str | Mapping[str, Any]) -> dict[str, Any]:
         before = dict(previous) if isinstance(previous, Mapping) else json.loads(previous)
         before = json.loads(json.dumps(before, default=str))
         rows = [row for row in before["hosts"] if shape == row.keys() and row["verdict"] in VERDICTS]
+        rows = [row for row in rows if all(isinstance(row[time], str) for time in TIMES)]
         return {**before, "hosts": rows, "topologies": before["topologies"], "legend": before["legend"]}
     except (ValueError, AttributeError, KeyError, TypeError):
         return {}
 
 
 def _since(before: Mapping[str, Any], report: Mapping[str, Any]) -> str:
-    """The time of the last report if it says the same, else nothing."""
+    """The time of the last report if it says the same, whatever else was read, else nothing."""
     since = before.get("since")
-    same = {**json.loads(json.dumps(report, default=str)), "since": since} == before
+    same = _without(report, *TIMES, "page") == _without(before, *TIMES, "page")
     return since if same and isinstance(since, str) else ""
+
+
+def _without(report: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """As JSON has it, without these keys of the report and of its rows."""
+    plain = json.loads(json.dumps(report, default=str))
+    rows = [{key: value for key, value in row.items() if key not in keys} for row in plain.get("hosts", [])]
+    return {**{key: value for key, value in plain.items() if key not in keys}, "hosts": rows}
 
 
 def _dated(row: dict[str, Any], fact: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
     """A row of this run, with the time of the first run that said the same of its host."""
     row = {**row, "this_run": True}
     old = earlier.get(row["host"]) or {}
-    undated = {**json.loads(json.dumps(row, default=str)), "since": old.get("since")}
-    since = old["since"] if undated == {**old, "this_run": True} else (fact or {}).get("finished_at", "")
+    now, then = (_without({"hosts": [each]}, *TIMES, "page") for each in (row, {**old, "this_run": True}))
+    since = old["since"] if now == then else (fact or {}).get("finished_at", "")
     return {**row, "since": str(since)}
 
 
@@ -140,6 +165,8 @@ def _row(host: str, fact: Mapping[str, Any]) -> dict[str, Any]:
         "reasons": reasons,
         "notes": [note for probe, result in probes.items() for note in _notes(probe, result)],
         "judge_version": str(fact.get("judge_version", "")),
+        "measured_at": str(fact.get("finished_at", "")),
+        "page": {probe: result["page"] for probe, result in probes.items() if result.get("page")},
     }
 
 
@@ -200,4 +227,5 @@ class FilterModule:
         return {
             "validation_report": validation_report,
             "validation_report_changes": validation_report_changes,
+            "validation_page": validation_page,
         }

@@ -128,6 +128,10 @@ watts:
   returned: success
   type: dict
   sample: {"now": 2161, "peak": 6997, "capacity": 18000}
+page:
+  description: What the page of the role C(report) shows of it, as JSON text. It may change with any version.
+  returned: success
+  type: str
 judge_version:
   description: Version of the judge.
   returned: success

@@ -185,6 +185,10 @@ facts:
       description: The GB/s of a GPU's NVLinks, one way.
       type: float
       sample: 450
+page:
+  description: What the page of the role C(report) shows of it, as JSON text. It may change with any version.
+  returned: when there is a document
+  type: str
 judge_version:
   description: The version of nodegauge whose judge gave the verdict.
   returned: when there is a document

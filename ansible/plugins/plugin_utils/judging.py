@@ -1,5 +1,5 @@
 # nodegauge: Apache-2.0, see LICENSE
-"""Judges documents on the controller, by the archive's own judge: the operator's, in its version.
+"""Asks the archive on the controller: its judge, the operator's in its version, and its page.
 
 Must not know what a verdict means for a task.
 """
@@ -40,9 +40,7 @@ def judge(
         "before": [_text(before) if before else None],
         "node": node or None,
     }
-    answer = _answer([sys.executable, str(archive), "judge"], json.dumps(request))
-    if "error" in answer:
-        raise CannotJudge(str(answer["error"]))
+    answer = _answer(archive, "judge", request)
     judgement: dict[str, Any] = dict(answer["judgements"][0])
     if "error" in judgement:
         raise CannotJudge(str(judgement["error"]))
@@ -55,9 +53,12 @@ def judge(
 
 def check_policy(archive: Path, policy: Mapping[str, Any]) -> None:
     """Raises `CannotJudge` with what the judge refuses of a policy; there is nothing to judge."""
-    answer = _answer([sys.executable, str(archive), "judge"], json.dumps({"documents": [], "policy": policy}))
-    if "error" in answer:
-        raise CannotJudge(str(answer["error"]))
+    _answer(archive, "judge", {"documents": [], "policy": policy})
+
+
+def page(archive: Path, report: Mapping[str, Any], *, title: str) -> str:
+    """The HTML page of what the filter `validation_report` returned. Raises `CannotJudge`."""
+    return str(_answer(archive, "page", {"title": title, "report": report})["html"])
 
 
 def with_steps(message: str, steps: Sequence[str]) -> str:
@@ -73,15 +74,18 @@ def _text(document: str | Mapping[str, Any]) -> str:
     return document if isinstance(document, str) else json.dumps(document)
 
 
-def _answer(command: Sequence[str], request: str) -> dict[str, Any]:
+def _answer(archive: Path, program: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    command = [sys.executable, str(archive), program]
     try:
         done = subprocess.run(
-            command, input=request, capture_output=True, text=True, timeout=JUDGE_S, check=False
+            command, input=json.dumps(request), capture_output=True, text=True, timeout=JUDGE_S, check=False
         )
         answer = json.loads(done.stdout) if done.stdout else None
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise CannotJudge(f"the archive does not judge on the controller: {error}") from error
+        raise CannotJudge(f"the archive's `{program}` fails on the controller: {error}") from error
     if not isinstance(answer, dict):
         last = done.stderr.strip().removeprefix("nodegauge: ")[-400:] or f"exit code {done.returncode}"
-        raise CannotJudge(f"the archive does not judge on the controller: {last}")
+        raise CannotJudge(f"the archive's `{program}` fails on the controller: {last}")
+    if "error" in answer:
+        raise CannotJudge(str(answer["error"]))
     return answer

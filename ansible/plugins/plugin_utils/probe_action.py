@@ -43,7 +43,7 @@ STEPS = {
 }
 """What to do on a host that Ansible manages, where the judge's steps are about pods."""
 CANNOT_LOAD = ("NoEngine", "NoCuda")
-OTHER_KEYS = ("matrix", "labels", "read", "busbw", "tflops", "reason")
+OTHER_KEYS = ("matrix", "labels", "read", "page", "busbw", "tflops", "reason")
 """What a judgement has beside what every probe's has, if it has it."""
 SHOWN_CHARACTERS = 400
 """Of a message its beginning, which names the cause, and of a module's output its end, which does."""

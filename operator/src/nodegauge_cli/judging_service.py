@@ -5,7 +5,8 @@
 `documents`: results, logs of nccl-tests, pasted output, NodeReports or ChassisReadings.  `policy`: a
 GPUValidationPolicy or its spec.  `before`: for each document none, one or more earlier results of the same
 node, the oldest first.  `node`: see `Facts`.  All but `documents` may be missing or null.  The answer has a
-judgement or an error for each document; a request or a policy that cannot be read is one error for all.
+judgement or an error for each document, with `page`, what a page shows of it (`page.judged.Part` as text); a
+request or a policy that cannot be read is one error for all.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from nodegauge_cli.judging import (
     power_inventory,
     read_line,
 )
-from nodegauge_cli.reported import Unusable, worst
+from nodegauge_cli.page.judged import part_of
+from nodegauge_cli.reported import Reported, Unusable, worst
 from nodegauge_contract import Result
+from nodegauge_contract.chassis import ChassisReading
 from nodegauge_judge import CATALOGUE, Finding, NodeFacts, Sharing, Verdict
-from nodegauge_judge.chassis.judge import judge_chassis
+from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import ExpectedGpus, PolicySpec
 from nodegauge_operator.api.selector import Selector
@@ -156,6 +159,7 @@ def _judgement(
                 "node": facts.name,
                 "labels": {},
                 "steps": _steps(chassis.findings, node=facts.name, cluster=False),
+                "page": _page(reading, chassis, criteria),
                 **msgspec.to_builtins(chassis),
             }
         texts = [earlier] if isinstance(earlier, str) else earlier or []
@@ -176,8 +180,18 @@ def _judgement(
         "labels": labels,
         "read": read_line(judgement),
         "steps": steps,
+        "page": _page(document, judgement, criteria),
         **msgspec.to_builtins(judgement),
     }
+
+
+def _page(
+    document: Document | ChassisReading, judgement: AnyJudgement | ChassisJudgement, criteria: Criteria
+) -> str:
+    """What the page of the role `report` shows of it, as JSON text; empty for a NodeReport."""
+    if isinstance(document, Reported):
+        return ""
+    return msgspec.json.encode(part_of(document, judgement, criteria=criteria)).decode()
 
 
 def _steps(findings: Iterable[Finding], *, node: str, cluster: bool) -> dict[str, list[str]]:

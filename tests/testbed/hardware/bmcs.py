@@ -1,7 +1,5 @@
 """BMCs of plugged machines: each shows its machine as it is at the moment of the request."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

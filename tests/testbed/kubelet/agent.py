@@ -1,8 +1,6 @@
 """The simulated kubelet of one node, and `python -m testbed.kubelet.agent KUBECONFIG DIRECTORY`, that of
 many.  What it does differently from a real one is listed in tests/testbed/README.md."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,8 +1,6 @@
 """Which simulated nodes there should be: a file, written (under a lock) by whoever plugs and read by the
 kubelets' host, which answers in `observed.json` with the revision that it has carried out."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

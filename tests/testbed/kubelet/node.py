@@ -1,7 +1,5 @@
 """The Node object of a simulated node; what others put on it is left alone."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import platform

@@ -14,7 +14,8 @@ import msgspec
 from nodegauge_cli.cluster import NODES, OF_OURS, POLICIES, READINGS, REPORTS, Cluster, NoCluster
 from nodegauge_cli.judging import Criteria
 from nodegauge_cli.page import history
-from nodegauge_cli.page.model import FleetData, Links, NodeData
+from nodegauge_cli.page.links import numbered
+from nodegauge_cli.page.model import FleetData, NodeData
 from nodegauge_cli.page.nodes import node_data
 from nodegauge_cli.page.reading import OfReading, of_reading
 from nodegauge_cli.reported import Unusable
@@ -99,24 +100,15 @@ class Fleet:
     def data(self, *, title: str, made_at: str, source: str) -> FleetData:
         """What the page shows."""
         usual = Criteria.from_spec({})
-        matrices: dict[bytes, int] = {}
-        known: list[Links] = []
         nodes = [self._of_node(name, usual) for name in sorted(self._reports)]
-        for node in nodes:
-            links = self._readings.get(node.name, OfReading()).links
-            if links is not None:
-                key = msgspec.json.encode(links)
-                if key not in matrices:
-                    matrices[key] = len(known)
-                    known.append(links)
-                node.links = matrices[key]
+        matrices = numbered((node, self._readings.get(node.name, OfReading()).links) for node in nodes)
         return FleetData(
             title=title,
             made_at=made_at,
             source=source,
-            version=_version(),
+            version=own_version(),
             nodes=nodes,
-            matrices=known,
+            matrices=matrices,
             trend=history.shares(each.days for each in self._histories.values()),
             problems=[*self._problems, *self._gaps()],
         )
@@ -173,7 +165,7 @@ _KINDS = {
 }
 
 
-def _version() -> str:
+def own_version() -> str:
     try:
         return version("nodegauge")
     except PackageNotFoundError:  # the archive for Ansible holds packages that are not installed

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import msgspec
 from msgspec.structs import fields
 
-from nodegauge_cli.page.model import GpuLinks, Links
+from nodegauge_cli.page.model import GpuLinks, Links, NodeData
 from nodegauge_contract import Gpu, LinkErrors, Result
 from nodegauge_contract.matrix import pair_cells
 from nodegauge_contract.nvlink import lanes
@@ -27,6 +30,17 @@ def links_of(result: Result) -> Links | None:
         refused=_refused(result),
         gpus=rows if any(gpu.links for gpu in result.gpus) else [],
     )
+
+
+def numbered(nodes: Iterable[tuple[NodeData, Links | None]]) -> list[Links]:
+    """Each matrix once; every node gets the number of its own."""
+    numbers: dict[bytes, int] = {}
+    known: list[Links] = []
+    for node, links in nodes:
+        if links is not None:
+            node.links = numbers.setdefault(msgspec.json.encode(links), len(known))
+            known += [links] if node.links == len(known) else []
+    return known
 
 
 def _gpu(gpu: Gpu) -> GpuLinks:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from nodegauge_judge import Verdict
-from nodegauge_operator.core.faults import Fault
+from nodegauge_operator.api.fault import Fault
 
 
 class GpuData(Struct, rename="camel", omit_defaults=True, kw_only=True):
@@ -213,6 +213,9 @@ class FleetData(Struct, rename="camel", kw_only=True):
     """Where the objects came from."""
     version: str
     """Of nodegauge."""
+    unit: str = "node"
+    """What the page calls a machine: node, or host where no cluster has it; such a machine has no labels,
+    taints and history."""
     nodes: list[NodeData]
     """By name."""
     matrices: list[Links]

@@ -14,11 +14,13 @@ from nodegauge_judge import GpuBrief, GpuIdentity
 from nodegauge_judge.nccl.measurement import Measurement
 from nodegauge_operator import names
 from nodegauge_operator.api.chassis import Chassis
+from nodegauge_operator.api.fault import Fault
+from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.node_history import Day
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import ProbeStatus, Report, ReportStatus
+from nodegauge_operator.api.report import InterconnectStatus, ProbeStatus, Report, ReportStatus
 from nodegauge_operator.core import wording
-from nodegauge_operator.core.faults import Fault, faults
+from nodegauge_operator.core.faults import faults
 from nodegauge_operator.core.model import NodeView, Taint
 from nodegauge_operator.core.override import applied
 from nodegauge_operator.core.usable import UNKNOWN, Lost, usable
@@ -46,7 +48,7 @@ def node_data(
         name=report.name,
         verdict=status.verdict,
         klass=share.klass if share.klass != UNKNOWN else "",
-        gpus=_gpus(status, reading),
+        gpus=gpus(status.gpus, reading),
         count=share.gpus,
         usable=share.usable,
         lost=share.lost,
@@ -59,14 +61,14 @@ def node_data(
         notes=_notes(report, reading, chassis),
         faults=known,
         runs=[_run(probe) for probe in status.probes],
-        interconnect=_interconnect(status),
+        interconnect=interconnect(status.interconnect),
         interconnect_message=status.interconnect.message,
         bandwidth=bandwidth.collectives(measured, status.bandwidth, criteria),
         bandwidth_note=" ".join(filter(None, (status.bandwidth.message, status.bandwidth.detail))),
         peers=status.bandwidth.fingerprint,
         pairs=bandwidth.pairs(measured),
         psu=status.psu,
-        supplies=_supplies(chassis),
+        supplies=supplies(chassis.reading if chassis is not None else None),
         sensors=reading.sensors,
         feed=reading.feed,
         fed=reading.fed,
@@ -104,12 +106,11 @@ def _carried(status: ReportStatus) -> _Carried:
     )
 
 
-def _gpus(status: ReportStatus, reading: OfReading) -> list[GpuData]:
+def gpus(known: GpusStatus, reading: OfReading) -> list[GpuData]:
     """Those that were read, then those that were lost."""
-    product = status.gpus.product
     return [
-        *(_gpu(gpu, reading, product=product) for gpu in status.gpus.items),
-        *(_identity(gpu, missing=True) for gpu in status.gpus.missing),
+        *(_gpu(gpu, reading, product=known.product) for gpu in known.items),
+        *(_identity(gpu, missing=True) for gpu in known.missing),
     ]
 
 
@@ -161,16 +162,15 @@ def _run(probe: ProbeStatus) -> RunData:
     )
 
 
-def _interconnect(status: ReportStatus) -> str:
+def interconnect(joined: InterconnectStatus) -> str:
     """`nvlink 450 GB/s (measured)`; empty if unknown."""
-    joined = status.interconnect
     rate = f" {joined.nvlink_gbps} GB/s" if joined.klass and joined.nvlink_gbps else ""
     evidence = f" ({joined.evidence})" if joined.klass and joined.evidence else ""
     return f"{joined.klass}{rate}{evidence}"
 
 
-def _supplies(chassis: Chassis | None) -> list[Supply]:
-    reading = chassis.reading if chassis is not None else None
+def supplies(reading: contract.ChassisReading | None) -> list[Supply]:
+    """By the BMC; none without a reading."""
     return [_supply(each) for each in reading.supplies] if reading is not None else []
 
 

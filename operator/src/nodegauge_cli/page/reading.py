@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
@@ -44,6 +44,11 @@ class OfReading(Struct, frozen=True, kw_only=True):
 def of_reading(body: Mapping[str, Any]) -> OfReading:
     """It never raises on what a probe or somebody else wrote."""
     results, wrong = results_of(body)
+    return of_results(results, unreadable=wrong)
+
+
+def of_results(results: Mapping[str, Result], *, unreadable: Sequence[str] = ()) -> OfReading:
+    """The same of results by probe."""
     health, feed = results.get(names.PROBE_HEALTH), results.get(names.PROBE_FEED)
     sentence, fed = _feeding(feed) if feed is not None else ("", None)
     return OfReading(
@@ -52,7 +57,7 @@ def of_reading(body: Mapping[str, Any]) -> OfReading:
         sensors=_sensors(health.sensors) if health is not None else {},
         feed=sentence,
         fed=fed,
-        unreadable=tuple(wrong),
+        unreadable=tuple(unreadable),
     )
 
 

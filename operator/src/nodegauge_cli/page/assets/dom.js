@@ -23,6 +23,12 @@ const orNone = (value, text) => (value === undefined || value === null || value 
 
 const number = (value) => value.toLocaleString("en-US", { maximumFractionDigits: 1 });
 
+/** What a machine is called here: node, or host where no cluster has it. */
+const UNIT = DATA.unit, UNITS = `${UNIT}s`, IN_CLUSTER = UNIT === "node";
+const NEVER_READ = IN_CLUSTER ? "never" : "not read";
+
+const capital = (word) => word[0].toUpperCase() + word.slice(1);
+
 const plural = (count, word) => `${number(count)} ${word}${count === 1 ? "" : "s"}`;
 
 /** Whole per cent that never rounds up to 100. */
@@ -46,7 +52,7 @@ function inWords(seconds) {
   return `${Math.round(seconds / 86400)} d`;
 }
 
-const ageText = (time) => (time ? el("time", { datetime: time, title: time }, inWords(ageOf(time))) : none("never"));
+const ageText = (time) => (time ? el("time", { datetime: time, title: time }, inWords(ageOf(time))) : none(NEVER_READ));
 
 const when = (time) => (time ? `${time.slice(0, 10)} ${time.slice(11, 16)} UTC` : "");
 

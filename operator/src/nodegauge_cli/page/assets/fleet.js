@@ -12,7 +12,7 @@ const busbw = (node) => (node.bandwidth ?? []).find((each) => each.name === "all
 
 /** Heading, sort key (numbers put the worst or largest first), and cell of each column. */
 const COLUMNS = [
-  ["Node", (node) => node.name, (node) => link(node.name)],
+  [capital(UNIT), (node) => node.name, (node) => link(node.name)],
   ["Verdict", rank, (node) => badge(node.verdict)],
   ["Cause", (node) => (node.causes ?? []).join(" ") || "~", (node) => (node.causes ?? []).join(", ")],
   ["GPUs usable", (node) => (node.usable ?? 0) - (node.count ?? 0), (node) => (node.count ? `${node.usable ?? 0} of ${node.count}` : none())],
@@ -48,10 +48,10 @@ function head() {
   const share = total ? [el("b", {}, percent(usable, total)), ` ${number(usable)} of ${plural(total, "GPU")}`] : none("no GPU was read");
   return el("section", { class: "head" }, el("h2", { class: "unseen" }, "The fleet"),
     el("dl", { class: "tiles" },
-      tile("Usable", share, uncounted ? `and ${plural(uncounted, "node")} whose GPUs nobody knows` : ""),
-      tile(plural(DATA.nodes.length, "node"), verdicts.map(([verdict, count]) => [badge(verdict), ` ${number(count)} `])),
-      tile("Oldest reading", oldest ? [ageText(oldest.readAt), ` on ${oldest.name}`] : none("no node was read"),
-        unread ? `${plural(unread, "node")} never read` : "")),
+      tile("Usable", share, uncounted ? `and ${plural(uncounted, UNIT)} whose GPUs nobody knows` : ""),
+      tile(plural(DATA.nodes.length, UNIT), verdicts.map(([verdict, count]) => [badge(verdict), ` ${number(count)} `])),
+      tile("Oldest reading", oldest ? [ageText(oldest.readAt), ` on ${oldest.name}`] : none(`no ${UNIT} was read`),
+        unread ? `${plural(unread, UNIT)} ${IN_CLUSTER ? "never" : "not"} read` : "")),
     el("div", { class: "pair" }, lostTable(total), classTable()),
     el("div", { class: "charts one" }, trend()),
     DATA.problems.length ? el("div", { class: "fault warn" }, el("h3", {}, "Not read"), list(DATA.problems)) : null);
@@ -64,7 +64,7 @@ function lostTable(total) {
   const lost = counted((node) => Object.entries(node.lost ?? {}));
   const affected = new Map(counted((node) => Object.keys(node.lost ?? {}).map((cause) => [cause, 1])));
   if (!lost.length) return el("p", {}, total ? "No GPU is lost." : none("no GPU was read"));
-  return table("GPUs lost by cause", ["Lost to", "GPUs", "Nodes"],
+  return table("GPUs lost by cause", ["Lost to", "GPUs", capital(UNITS)],
     lost.map(([cause, count]) => [filterLink("cause", cause), number(count), number(affected.get(cause))]), "small numbers");
 }
 
@@ -72,13 +72,13 @@ function classTable() {
   const gpus = counted((node) => [[node.class ?? "not read", node.count ?? 0]]);
   const usable = new Map(counted((node) => [[node.class ?? "not read", node.usable ?? 0]]));
   const nodes = new Map(counted((node) => [[node.class ?? "not read", 1]]));
-  return table("Usable GPUs by class", ["Class", "Usable", "Nodes"],
+  return table("Usable GPUs by class", ["Class", "Usable", capital(UNITS)],
     gpus.map(([name, count]) => [filterLink("class", name), count ? `${number(usable.get(name))} of ${number(count)}` : none(), number(nodes.get(name))]), "small numbers");
 }
 
 function trend() {
   const days = DATA.trend;
-  if (!days.length) return el("p", { class: "small" }, none("No data of earlier days: no NodeHistory was read."));
+  if (!days.length) return el("p", { class: "small" }, none(`No data of earlier days: ${NO_HISTORY}.`));
   const span = Math.round((Date.parse(days[days.length - 1].date) - Date.parse(days[0].date)) / 864e5) + 1;
   const dates = datesFrom(days[0].date, span);
   const byDate = new Map(days.map((day) => [day.date, day]));
@@ -176,7 +176,7 @@ function showRows() {
     if (column === sorting.column) heading.setAttribute("aria-sort", sorting.reverse ? "descending" : "ascending");
     else heading.removeAttribute("aria-sort");
   });
-  document.getElementById("count").textContent = `${number(rows.length)} of ${plural(DATA.nodes.length, "node")}`;
+  document.getElementById("count").textContent = `${number(rows.length)} of ${plural(DATA.nodes.length, UNIT)}`;
   showMore(CHUNK);
 }
 
@@ -188,14 +188,14 @@ function showMore(count) {
   shown += next.length;
   const left = rows.length - shown;
   more.replaceChildren(...(left
-    ? [`${plural(left, "more node")}. `, el("button", { type: "button", onclick: () => showMore(left) }, "Show all")]
-    : rows.length ? [] : ["No node matches."]));
+    ? [`${plural(left, `more ${UNIT}`)}. `, el("button", { type: "button", onclick: () => showMore(left) }, "Show all")]
+    : rows.length ? [] : [`No ${UNIT} matches.`]));
 }
 
 function fleetView() {
-  const drawn = el("table", { class: "nodes" }, el("caption", { class: "unseen" }, "All nodes"),
+  const drawn = el("table", { class: "nodes" }, el("caption", { class: "unseen" }, `All ${UNITS}`),
     el("thead", {}, el("tr", {}, headings)), body);
-  return [head(), section("Nodes", filters(), wide("All nodes", drawn), more)];
+  return [head(), section(capital(UNITS), filters(), wide(`All ${UNITS}`, drawn), more)];
 }
 
 // Which view
@@ -216,7 +216,7 @@ function safely(text) {
   try { return decodeURIComponent(text); } catch { return text; }
 }
 
-document.getElementById("about").append(`As of ${when(DATA.madeAt)}, from ${DATA.source}. nodegauge ${DATA.version}`);
+document.getElementById("about").append(`As of ${when(DATA.madeAt) || "an unknown time"}, from ${DATA.source}. nodegauge ${DATA.version}`);
 FLEET.replaceChildren(...fleetView());
 showRows();
 new IntersectionObserver((entries) => {

@@ -1,17 +1,18 @@
 "use strict";
 // The view of one node.
 
+const NO_HISTORY = IN_CLUSTER ? "no NodeHistory was read" : "hosts outside of a cluster have no NodeHistory";
 const BY_NAME = new Map(DATA.nodes.map((node) => [node.name, node]));
 
 function nodeView(name) {
   const node = BY_NAME.get(name);
-  const back = el("p", { class: "back" }, el("a", { href: "#" }, "← All nodes"));
-  if (!node) return [back, el("h2", { class: "title" }, name), el("p", {}, "This page has no node of that name.")];
+  const back = el("p", { class: "back" }, el("a", { href: "#" }, `← All ${UNITS}`));
+  if (!node) return [back, el("h2", { class: "title" }, name), el("p", {}, `This page has no ${UNIT} of that name.`)];
   return [
     back,
     el("h2", { class: "title" }, badge(node.verdict), " ", node.name),
-    el("p", { class: "lead" }, orNone(node.summary, "The operator has not judged this node.")),
-    carried(node), faults(node), gpus(node), links(node), bandwidth(node), power(node), feeding(node), overTime(node), runs(node),
+    el("p", { class: "lead" }, orNone(node.summary, IN_CLUSTER ? "The operator has not judged this node." : "Nobody has judged this host.")),
+    IN_CLUSTER ? carried(node) : outside(node), faults(node), gpus(node), links(node), bandwidth(node), power(node), feeding(node), overTime(node), runs(node),
   ];
 }
 
@@ -24,6 +25,16 @@ function carried(node) {
     ["Usable", node.count ? usableText(node) : none("not read")],
     ...(node.override ? [["Overridden", node.override]] : []),
     ["Policy", orNone(node.policy, "none")],
+    ...(node.notes ? [["Notes", list(node.notes)]] : []),
+  ]));
+}
+
+/** The same of a host that no cluster has. */
+function outside(node) {
+  return section("What is known of it", facts([
+    ["Usable", node.count ? usableText(node) : none()],
+    ["Read", orNone(when(node.readAt))],
+    ["In a cluster", none("no NodeReport: no labels or taints, and no second run has confirmed a fault")],
     ...(node.notes ? [["Notes", list(node.notes)]] : []),
   ]));
 }
@@ -114,7 +125,7 @@ function bandwidth(node) {
       [`${number(each.gbps)} GB/s`, meter(each.gbps, each.floor, peers.length > 1 ? peers : [])],
       each.floor === undefined ? none("no floor is known") : `${number(each.floor)} GB/s: ${each.basis ?? ""}`,
       peers.length > 1
-        ? `${number(median(peers))} GB/s, from ${number(peers[0])} to ${number(peers[peers.length - 1])} on ${peers.length} nodes`
+        ? `${number(median(peers))} GB/s, from ${number(peers[0])} to ${number(peers[peers.length - 1])} on ${peers.length} ${UNITS}`
         : none("no peers"),
     ];
   });
@@ -152,7 +163,7 @@ const CHARTS = [
 
 function overTime(node) {
   const days = node.days;
-  if (!days) return section("Over time", el("p", {}, none("no data: no NodeHistory was read")));
+  if (!days) return section("Over time", el("p", {}, none(`no data: ${NO_HISTORY}`)));
   const dates = datesFrom(days.first, days.count);
   const floor = (node.bandwidth ?? []).find((each) => each.name === "all_reduce")?.floor;
   const charts = CHARTS.map(([key, name, unit]) => {
@@ -170,6 +181,6 @@ function runs(node) {
     each.probe, badge(each.verdict), ageText(each.readAt), orNone(each.coverage, "not said"),
     [each.summary ?? "", each.failed ? el("strong", {}, ` Not read ${each.failed}`) : ""],
   ]);
-  if (!rows.length) return section("What was read", el("p", {}, none("nothing yet")));
+  if (!rows.length) return section("What was read", el("p", {}, none(IN_CLUSTER ? "nothing yet" : "nothing")));
   return section("What was read", table("Runs of each probe", ["Probe", "Verdict", "Age", "Read", "Result"], rows));
 }
