@@ -29,7 +29,7 @@ help: ## list the targets
 	@echo
 	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
 	@echo
-	@echo "While the testbed runs: .venv/bin/python -m testbed status | nodes | fault NODE NAME | heal NODE | down"
+	@echo "While the testbed runs: .venv/bin/python -m testbed status | nodes | faults | fault NODE NAME | load NODE PERCENT | heal NODE | down"
 
 demo: $(READY) need-cc ## install nodegauge on sixteen simulated GPU nodes, show labels, taints and scheduled jobs, then clean up
 	@$(RUN) -m testbed.demo $(ARGS)
@@ -97,7 +97,7 @@ mutants: $(READY) need-cc ## put each fault of tests/mutants into the product, a
 flaky: $(READY) need-cc ## run tests many times beside busy loops, and say which failed how often (ARGS="tests/unit -k watch --times 20 --load 8")
 	@$(RUN) -P .ci/flaky.py $(ARGS)
 
-testbed: $(READY) need-cc ## start a control plane with simulated GPU nodes that stays up, and print how to use it
+testbed: $(READY) need-cc ## start the demo's machines with nodegauge, to break and repair until `down` (ARGS=--bare leaves nodegauge out)
 	@$(RUN) -m testbed up $(ARGS)
 
 images: $(READY) ## build the images as OCI archives in dist/images, without a container engine (NCCL=1 adds the NCCL image)

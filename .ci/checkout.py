@@ -1,7 +1,5 @@
 """The checkout as `complete` looks at it: files, the tokens of their code, things and what they need."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

@@ -2,8 +2,6 @@
 files.  A test names a thing if its name, or a spelling, is a word in the code of a `test_*.py`.  That is
 cheap; whether the test is any good, it cannot say."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import runpy

@@ -6,8 +6,6 @@ What is not an option of this program goes to pytest.  A test that fails here lo
 waits in a wrong way, or it measures the machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,8 +1,6 @@
 """Refuse names that only this project understands (the glossary is in CONTRIBUTING.md): what Python code
 defines, in the files that are named, or all that git tracks."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What `complete` asks of the things that probes read, simulated machines answer, and users install."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import re

@@ -18,6 +18,7 @@ CONSTRAINTS = Path("constraints.txt")
 INPUTS = (Path("pyproject.toml"), CONSTRAINTS)
 VENV = Path(".venv")
 PROJECT = ["--group", "dev", "--editable", ".[operator,probes,loadtest]"]
+SOURCES = ("operator/src", "probes/src", "tests")
 BUILD_TOOLS = ("pip", "setuptools")
 NOT_INSTALLED = "nccl"
 """An extra whose packages are pinned but in no checkout: 0.6 GB."""
@@ -111,8 +112,14 @@ def install(stamp: Path) -> None:
     fixed = ["--constraint", str(CONSTRAINTS), "--build-constraint", str(CONSTRAINTS)]
     run([python, "-m", "pip", "install", *fixed, *PROJECT], watch=counter(total), way_out=NO_PACKAGES)
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    site = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
-    (Path(site) / "nodegauge-testbed.pth").write_text(f"{Path('tests').resolve()}\n", encoding="utf-8")
+    site = Path(
+        subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+    )
+    # Folders in place of setuptools' finder, whose imports are half of an interpreter's start.
+    paths = "".join(f"{Path(folder).resolve()}\n" for folder in SOURCES)
+    (site / "nodegauge-checkout.pth").write_text(paths, encoding="utf-8")
+    for finder in site.glob("__editable__.nodegauge-*.pth"):
+        finder.unlink()
     stamp.touch()
     say("ready")
 

@@ -12,8 +12,10 @@ not skip.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +43,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("busy")
 
+gc.set_threshold(50_000, 10, 10)
+"""Of thousands of tests nothing is garbage: to look for it was a quarter of their collection's CPU time."""
+
 IN_MEMORY = Path("/dev/shm")
 FREE_BYTES = 2 * 1024**3
 """Far more than the tests hold at a time."""
@@ -62,6 +67,7 @@ def keep_temporary_files_in(folder: Path) -> None:
 keep_temporary_files_in(IN_MEMORY)
 
 LONGEST = (
+    "tests/cluster/test_practice.py",
     "tests/cluster/test_demo.py",
     "tests/cluster/slice/",
     "tests/matrix/",
@@ -89,13 +95,18 @@ def _together(nodeid: str) -> str:
     return next((folder for folder in TOGETHER if nodeid.startswith(folder)), "")
 
 
+def _rank(item: pytest.Item) -> int:
+    return next((n for n, at in enumerate(LONGEST) if item.nodeid.startswith(at)), len(LONGEST))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first."""
-    items.sort(key=lambda item: next((n for n, at in enumerate(LONGEST) if item.nodeid.startswith(at)), 99))
+    items.sort(key=_rank)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Find or build the programs, outside of any test's time limit."""
+    gc.freeze()
     if session.config.option.collectonly or not any(map(_on_control_plane, session.items)):
         return
     from testbed.binaries import find_or_build
@@ -115,11 +126,13 @@ def _on_control_plane(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Give the control plane to the folder of the next test."""
+    """Give the control plane to the folder of the next test, or end it after the last."""
     if item.get_closest_marker("cluster"):
         from support.tenancy import PLANE
 
         PLANE.take(_together(item.nodeid))
+    elif _rank(item) > LONGEST.index("tests/cluster/") and (tenancy := sys.modules.get("support.tenancy")):
+        tenancy.PLANE.pause()
 
 
 @pytest.fixture(scope="session")

@@ -28,22 +28,11 @@ LEFT_OUT = {
     "nodegauge_operator": ("handlers", "kube", "reader", "reconcile", "__main__", "http_server", "settings"),
     "nodegauge_cli": (
         *("__main__", "apply", "check", "cleanup", "cluster", "completion", "diff", "diff_facts", "explain"),
-        *(
-            "explanation",
-            "fleet",
-            "history",
-            "nodes",
-            "override",
-            "pause",
-            "pod_fit",
-            "run",
-            "page/command",
-            "page/fleet",
-        ),
-        *("standing", "status", "ticket", "waits", "watch", "why", "zero"),
+        *("explanation", "fleet", "history", "node", "nodes", "override", "pause", "pod_fit", "run"),
+        *("page/command", "page/fleet", "standing", "status", "ticket", "waits", "watch", "why", "zero"),
     ),
 }
-"""Parts of our packages that need a cluster."""
+"""Parts of our packages that need a cluster, or for which the archive has commands of its own."""
 TYPES = (".py", ".yaml", ".css", ".html", ".js", ".txt")
 """Source, tables, and what the page is made of."""
 OLDEST = {"nodegauge_contract": (3, 9), "nodegauge_probes": (3, 9)}

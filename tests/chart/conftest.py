@@ -1,7 +1,5 @@
 """helm for tests of the chart, and an empty control plane to install it on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

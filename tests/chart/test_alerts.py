@@ -1,8 +1,6 @@
 """Alerts and the Grafana dashboard, judged by promtool on what the demo served; Grafana itself is not run
 here."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import combinations
@@ -141,10 +139,12 @@ def test_the_text_alone_says_what_where_and_what_to_do(helm: Helm, promtool: Pro
     added = ""
     if gpu == GPU:
         texts = (
-            'measured="Xid 94 came twice.",next_step="drain, and reset GPU 3.",since="2027-01-15T08:00:00Z"'
+            'measured="Xid 94 came twice.",next_step="drain, and reset GPU 3.",since="1970-01-01T00:01:00Z",'
+            'taint_state="set"'
         )
-        series |= since(f'nodegauge_node_fault_info{{code="xid",{NODE},{texts}}}', "1", before="_")
-        added = " Measured: Xid 94 came twice. Since 2027-01-15T08:00:00Z. Next step: drain, and reset GPU 3."
+        series |= since(f'nodegauge_node_fault_info{{code="xid",{NODE},{texts}}}', "60", before="_")
+        added = " Measured: Xid 94 came twice. First seen 1970-01-01T00:01:00Z, 1h 0m 0s ago."
+        added += " Taint unhealthy=xid: set. Next step: drain, and reset GPU 3."
     text = f"gpu-7: xid (xid){where}.{added} More: `kubectl nodegauge explain gpu-7`."
     two = scraped(series) + scraped(series, labels=SCRAPED | {"pod": "b", "instance": "b:1"})
     labels = {name: value for name, value in SCRAPED.items() if name not in ("instance", "pod")}

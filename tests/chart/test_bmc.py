@@ -1,7 +1,5 @@
 """The BMC reader's Deployment, and the NetworkPolicies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The chart on a real API server, without a kubelet: `chart_pods` runs the hooks' pods, and nothing runs the
 operator."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

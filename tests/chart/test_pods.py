@@ -1,7 +1,5 @@
 """The chart's pods are restricted, have versioned images, and pass every value to the operator."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

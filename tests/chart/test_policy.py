@@ -1,7 +1,5 @@
 """The default policy, and the notes after `helm install`."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any

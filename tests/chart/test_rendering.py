@@ -1,7 +1,5 @@
 """Rendered objects have valid names, labels and namespaces; hooks and CRDs are as they should be."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,13 +1,12 @@
 """Each RBAC rule of the chart has a reason, and none is wider than it must be."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise, product
 
 import pytest
 import yaml
 
+from nodegauge_cli import check
 from support.chart import NAMESPACE, Helm, Object, component, of_kind, only, pods, variants
 
 RULE = re.compile(r"^( *)- apiGroups:")
@@ -62,6 +61,18 @@ def test_no_wildcards(helm: Helm, values: Object) -> None:
     """No rule contains an asterisk."""
     for rules in roles(helm.objects(values)).values():
         assert "*" not in yaml.safe_dump(rules)
+
+
+def test_what_check_asks_for_is_what_the_operator_has(helm: Helm) -> None:
+    """But for what it has by a name, and for the Lease."""
+    given = {
+        (o["metadata"].get("namespace", ""), f"{resource}.{group}".rstrip("."), verb)
+        for o in (o for kind in ROLES for o in of_kind(helm.objects(), kind))
+        for rule in o["rules"]
+        for group, resource, verb in product(rule["apiGroups"], rule["resources"], rule["verbs"])
+        if component(o) == "operator" and "resourceNames" not in rule and resource != "leases"
+    }
+    assert set(check._needed(NAMESPACE)) == given
 
 
 PEOPLE = ("view", "edit", "override")

@@ -4,8 +4,6 @@ The operator runs in virtual time; what it serves each minute goes through the c
 page says the minute in which the alert fires: a scrape and an evaluation a minute are in it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Wrong values are refused by name before anything is installed; no pod gets an image that nobody named."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """Fixtures on the control plane of the worker, for tests that tidy up after themselves."""
 
-from __future__ import annotations
-
 import contextlib
 import uuid
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """From a fault on a node to what a person gets: a real Prometheus with the chart's rules, and a real
 Alertmanager with the recipe of docs/monitoring.md, on loopback.  Slack and PagerDuty are a server here."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

@@ -1,7 +1,5 @@
 """Role bmc_inventory: from an inventory to the BMC reader's Secret, on a real API server."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The BMC reader's objects on a real API server: applied whole, marked as failed, listed, shown, deleted."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The collection reads a real API server: NodeReports as an inventory and as facts, and why it cannot."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

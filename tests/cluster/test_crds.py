@@ -1,7 +1,5 @@
 """The CRDs on a real API server; policies are created as dry runs, with schema, defaults and CEL as usual."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager

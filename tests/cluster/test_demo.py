@@ -1,7 +1,5 @@
 """`make demo` as a new user runs it, in folders with a space; another starts beside it and is interrupted."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

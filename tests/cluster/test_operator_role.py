@@ -1,7 +1,5 @@
 """The role operator on a real control plane, with helm, the chart's Jobs and the operator."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

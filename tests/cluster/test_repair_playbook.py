@@ -1,7 +1,5 @@
 """The playbook `repair` against a real API server: what is cordoned, evicted and uncordoned, and when."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An operator that comes again to a validated cluster has nothing to write."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The collection as Ansible sees it, in a folder of the test's own."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The archive on a host: what it says, what it leaves behind, and how it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

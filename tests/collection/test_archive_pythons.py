@@ -1,7 +1,5 @@
 """The documents are the same under every Python of the archive; no musl and no arm64 here."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator

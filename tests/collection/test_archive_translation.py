@@ -1,7 +1,5 @@
 """Our source for older Pythons: what is rewritten, what is refused, and that the stand-ins do the same."""
 
-from __future__ import annotations
-
 import ast
 import enum
 import itertools

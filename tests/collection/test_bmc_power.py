@@ -1,7 +1,5 @@
 """bmc_power: a server's BMC from a play, judged as the operator judges it; the password is never shown."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The filter bmc_secret: tests/cluster/test_bmc_inventory.py has the role, and what the BMC reader reads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What the collection says of a host's GPUs, from documents that have them by column."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`gpu_nccl` and `gpu_load` put load on GPUs: on idle hosts they measure, elsewhere they say why not."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.gpu_hosts import GpuHosts

@@ -1,7 +1,5 @@
 """Hosts that cannot be measured fail alone, say what to do, and keep nothing of ours."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

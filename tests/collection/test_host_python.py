@@ -1,7 +1,5 @@
 """The Python that runs the probe on a host: Ansible's, another of the host, or one that the task brings."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tarfile

@@ -1,7 +1,5 @@
 """`make hosts`: real sshd on loopback, a play, a fault from another process, and nothing left behind."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The role `join_gate`: a kubelet's files get the registration taint and labels, and lose them again."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -349,11 +347,12 @@ REFUSED = {
 }
 WRITTEN = {"flags", "config", "rke2", "rke2-labels", "join-file"}
 DROPIN = "config.yaml.d/99-nodegauge.yaml"
+CLOSED = ("--limit", ",".join(sorted(WRITTEN)))
 PLAYS = {
-    "checked": ("present", "--check", "--diff"),
+    "checked": ("present", "--check", "--diff", *CLOSED),
     "first": ("present",),
-    "second": ("present",),
-    "last": ("absent",),
+    "second": ("present", *CLOSED),
+    "last": ("absent", *CLOSED),
 }
 
 

@@ -1,7 +1,5 @@
 """The plugin as krew installs it: a manifest with its fields, and an archive that runs on a bare Python."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

@@ -1,7 +1,5 @@
 """The role operator loads images into a containerd of the test's own: a `ctr` that keeps a list."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys
@@ -91,9 +89,11 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     common = {"operator_helm": str(helm)}
     play = {"hosts": "all", "gather_facts": False, "vars": common, "roles": ["nodegauge.gpu.operator"]}
     ansible = Ansible(folder)
-    checked = ansible.play([play], hosts, "--check")
+    usable = ("--limit", ",".join(NODES))
+    checked = ansible.play([play], hosts, "--check", *usable)
     assert not list(folder.glob("*/nodegauge-*.tar"))
-    return Loaded(folder, checked, images(folder), ansible.play([play], hosts), ansible.play([play], hosts))
+    after_check, first = images(folder), ansible.play([play], hosts)
+    return Loaded(folder, checked, after_check, first, ansible.play([play], hosts, *usable))
 
 
 def failed(played: Played) -> dict[str, str]:

@@ -1,7 +1,5 @@
 """The module operator_release with a helm of the test's own; tests/cluster has the real one."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

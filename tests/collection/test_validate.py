@@ -1,7 +1,5 @@
 """The role `validate`, with simulated modules: one verdict, one fact, and a failure of that host alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -8,8 +8,6 @@ an error.  Then a table of BMCs with every fault that they can have (`corpus.bmc
 prints that of these alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections import Counter

@@ -1,8 +1,6 @@
 """`make e2e`: fetches and builds what is needed, runs the scenario in namespaces of its own, and ends them.
 Exit code 0 also where it cannot be run, which it says with the reason (1 with --required)."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

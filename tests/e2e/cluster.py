@@ -1,8 +1,6 @@
 """What every step uses.  Without kube-proxy, the address of the service `kubernetes` is on the namespace's
 `lo`: a pod's packets find it by the route that the bridge gives them."""
 
-from __future__ import annotations
-
 import csv
 import secrets
 import signal

@@ -2,8 +2,6 @@
 or when its standard input, a pipe that the outer program holds, closes.  The kernel then ends everything else
 in the namespace.  Standard library only."""
 
-from __future__ import annotations
-
 import os
 import select
 import sys

@@ -1,8 +1,6 @@
 """The program inside the namespaces: brings the node up, runs the steps, ends.  It stops nothing: the end of
 the namespace does.  Stages follow each other; the lanes of a stage run at the same time."""
 
-from __future__ import annotations
-
 import sys
 import time
 import traceback

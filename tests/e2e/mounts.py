@@ -1,7 +1,5 @@
 """Mounts and addresses inside the namespaces; refused in the machine's own."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

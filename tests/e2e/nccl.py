@@ -1,7 +1,5 @@
 """NCCL and load runs on a real kubelet; NCCL and CUDA are simulated, pods and preemption are real."""
 
-from __future__ import annotations
-
 import time
 
 from e2e.cluster import NAMESPACE, PREFIX, WORKLOADS, Cluster, Object, terminated

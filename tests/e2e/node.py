@@ -1,7 +1,5 @@
 """One node: containerd with runc, Debian's bridge, a stock kubelet; what differs has its reason."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -2,8 +2,6 @@
 OCI archives: the project's as `make images` makes them, and four of the tests'. The NCCL image is the probe's
 with simulated NCCL. No registry is asked."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

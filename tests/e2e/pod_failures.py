@@ -1,7 +1,5 @@
 """What happens to pods on a kubelet: no failure changes the verdict, and no pod stays."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

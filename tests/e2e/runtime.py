@@ -3,8 +3,6 @@ becomes runc.  On `create` it adds library, machine and variables to config.json
 names devices or is missing (a device plugin would set it), and refuses while the `driver` file is away.
 Standard library only."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

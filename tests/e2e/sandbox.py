@@ -1,8 +1,6 @@
 """Namespaces for one run: `init.py` ends, and with it everything inside, when the pipe closes or `unshare` is
 killed.  Cgroups that a killed runc left are removed here: cgroupfs removes none with a process in it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The host joins closed; nodegauge by Helm in a `restricted` namespace: labels, a fault, an upgrade."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Mode Watch on a real kubelet: seconds from a fault to its taint, and the same while things go wrong."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

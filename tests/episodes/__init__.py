@@ -3,8 +3,6 @@
 `produced` makes episodes on this machine, `generated` invents those that it cannot make, `score` counts.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 from msgspec import Struct

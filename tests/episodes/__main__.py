@@ -3,8 +3,6 @@
 The recorded ones were produced on two cores; generated ones fill up what is missing of each cause, by seed.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import signal

@@ -1,7 +1,5 @@
 """What the samples of the feed probe cost, as a share of a core: on eight simulated H100."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

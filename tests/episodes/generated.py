@@ -16,8 +16,6 @@ A cause is generated alone or with what comes with it: other pods that fill CPUs
 container does not see, jobs of several GPUs.
 """
 
-from __future__ import annotations
-
 import random
 import uuid
 from collections.abc import Callable

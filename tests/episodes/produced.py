@@ -9,8 +9,6 @@ The truth is checked by what the producer itself counted: an episode whose train
 own quota did not stop it, or beside which other work took more than `NEIGHBOURS` of the CPUs, is discarded.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import mmap

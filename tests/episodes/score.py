@@ -1,7 +1,5 @@
 """What the judge answers on episodes, counted: the confusion matrix, precision and recall."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -51,7 +49,7 @@ class Score(Struct, frozen=True, kw_only=True):
     answers: tuple[Answer, ...]
 
     @classmethod
-    def of(cls, episodes: Iterable[Episode]) -> Score:
+    def of(cls, episodes: Iterable[Episode]) -> "Score":
         return cls(answers=tuple(map(ask, episodes)))
 
     def count(self, truth: str, named: str) -> int:

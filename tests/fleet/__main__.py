@@ -1,7 +1,5 @@
 """`python -m fleet SCENARIO`: 0 if all was as it should be, 1 with what was not, 130 after Ctrl-C."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import signal

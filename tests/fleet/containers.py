@@ -1,7 +1,5 @@
 """A node's watch container in virtual time: the probe's own schedule, and its outbox."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 

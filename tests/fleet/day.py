@@ -1,7 +1,5 @@
 """One day of a fleet in virtual time, by pods and by resident containers, side by side."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random

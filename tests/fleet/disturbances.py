@@ -1,7 +1,5 @@
 """What goes wrong, for the whole cluster and on single nodes, as coroutines that begin and end it."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

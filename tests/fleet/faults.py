@@ -1,7 +1,5 @@
 """Faults of the API server, of etcd and of everybody, on two fleets; each ends as a calm day."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """Every fault, as a context: it begins, machines change under it, and it ends once it was seen to bite."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Weeks of a cluster in virtual time, disturbed by a plan that a seed draws; every change needs a cause."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import logging
@@ -69,7 +67,7 @@ class Size:
 Say = Callable[[str], None]
 
 
-def live(size: Size, *, say: Say = lambda text: None) -> Story:
+def live(size: Size, *, say: Say = lambda text: None) -> "Story":
     """A whole life on virtual time, as it ended; the same size and seed give the same life."""
 
     async def main() -> Story:

@@ -1,7 +1,5 @@
 """Machines whose faults are known: the tables are the truth of the simulated world."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache

@@ -2,8 +2,6 @@
 patch of a node follows from what was judged before, or from that and the reading which its probe has written
 since."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from copy import deepcopy

@@ -6,8 +6,6 @@ three times that in one run of a hundred.
 A finding counts where it appears, as an event would.  Groups and nodes are judged by the product's own code.
 """
 
-from __future__ import annotations
-
 import argparse
 from random import Random
 

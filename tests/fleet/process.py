@@ -1,7 +1,5 @@
 """Everything between the operator's processes and the API server in memory that can fail."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

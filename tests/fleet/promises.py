@@ -1,8 +1,6 @@
 """What must happen: a fault is tainted, and a sound node released, in time; at rest every node carries what
 its machine is.  Time counts only while runs could be made and judged."""
 
-from __future__ import annotations
-
 from fleet.machines import FAULTS, NO_FAULT
 from fleet.oracle import Oracle, expected_at_rest, no_taint_for, ours_of
 from fleet.record import LEAVE_RUNS, NodeRecord, Record

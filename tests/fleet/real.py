@@ -1,8 +1,6 @@
 """The fleet on a real control plane behind a proxy.  Faults happen while all nodes are read anew and three
 machines change; the end must be that of the same change on a calm day."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import threading

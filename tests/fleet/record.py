@@ -1,8 +1,6 @@
 """What has happened in the simulated world.  A reading is there once its probe has written it; the operator
 has judged it once node or report follow from it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field

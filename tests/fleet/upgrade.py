@@ -2,8 +2,6 @@
 while machines are broken.  Each step prints what is so; the first that is not ends the run.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The fleet on a cluster in memory: machines behind nodes, and kubelets that live in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Iterable

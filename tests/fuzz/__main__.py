@@ -1,7 +1,5 @@
 """`make fuzz`: a million inputs by default, several targets at a time, and a row for each that has ended."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import os

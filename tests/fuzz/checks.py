@@ -1,7 +1,5 @@
 """What must hold of everything that the operator would write, and of everything that a terminal shows."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

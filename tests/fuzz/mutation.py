@@ -1,8 +1,6 @@
 """A JSON document with some of its places changed, as a fuzzer's bytes say: random bytes would rarely be
 JSON."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from typing import Any, Protocol

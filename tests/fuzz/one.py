@@ -1,8 +1,6 @@
 """`python -m fuzz.one TARGET FOLDER [OPTION...]`: one target, guided by coverage, until its inputs are used
 up."""
 
-from __future__ import annotations
-
 import random
 import sys
 from pathlib import Path

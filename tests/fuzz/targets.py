@@ -1,7 +1,5 @@
 """Who reads what strangers wrote: each target makes an input of choices, and raises if a promise breaks."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

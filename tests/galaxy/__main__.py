@@ -1,7 +1,5 @@
 """`make collection`, `make tarball`.  A failure stops no other check; what cannot run here is listed."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Builds the collection's tarball, and installs it from there into an empty folder."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tarfile

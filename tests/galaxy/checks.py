@@ -1,8 +1,6 @@
 """What is checked with an ansible-core on the installed collection, besides ansible-test.  The plays show
 that modules work as installed, and that the first lines of the README do what they say."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

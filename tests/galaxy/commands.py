@@ -1,7 +1,5 @@
 """Runs programs to their end, and takes everything that they started along when that is cut short."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

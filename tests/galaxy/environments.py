@@ -1,8 +1,6 @@
 """The oldest and the newest ansible-core that the collection supports, kept in the cache by the digest of
 pins and Python."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -2,8 +2,6 @@
 its own site to get pip; ours does the same with a wheel from the package index.  Tests that cannot be run are
 named."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,8 +1,6 @@
 """The collection's pages as a site, by antsibull-docs and Sphinx.  Other projects' indexes are not
 fetched."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

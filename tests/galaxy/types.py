@@ -1,7 +1,5 @@
 """mypy on a staged copy of the collection's plugins, which import each other as `ansible_collections...`."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -4,8 +4,6 @@
 `.venv/bin/pip install --editable '.[nccl]' --constraint constraints.txt`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 
 import pynvml

@@ -4,8 +4,6 @@
 and the host's name are made up, the same in all files.  Look through the files before you publish them.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 import subprocess

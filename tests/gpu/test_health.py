@@ -1,7 +1,5 @@
 """The health probe against a real driver."""
 
-from __future__ import annotations
-
 import time
 
 from nodegauge_contract import decode, render_matrix, text

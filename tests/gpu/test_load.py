@@ -1,7 +1,5 @@
 """The load probe against a real driver and its libcuda."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from functools import cache

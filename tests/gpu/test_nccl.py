@@ -1,8 +1,6 @@
 """The engine nccl4py against a real NCCL and driver, on one GPU: calls and data are right, a killed child
 leaves the GPU."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """`make hosts`, `python -m hosts`: simulated GPU hosts behind real sshd, until Ctrl-C or `down`."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex
@@ -84,7 +82,7 @@ def fault(options: Options) -> None:
 
 
 def heal(options: Options) -> None:
-    """End all faults on a host."""
+    """End a fault on a host, or all of them."""
     heal_all(fleet.hardware_of(options.dir, options.node), options)
 
 
@@ -125,7 +123,7 @@ def parser() -> argparse.ArgumentParser:
     for plain in (down, status, faults):
         command(plain)
     command(fault, "node", "name").add_argument("values", nargs="*", metavar="key=value")
-    command(heal, "node")
+    command(heal, "node").add_argument("name", nargs="?", help="of one fault (default: all)")
     return root
 
 

@@ -1,8 +1,6 @@
 """Simulated GPU hosts of a folder, each behind an sshd of its own on loopback, with inventory, ansible.cfg,
 this checkout's collection and the play.  An idle host is one sleeping sshd."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os

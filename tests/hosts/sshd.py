@@ -1,8 +1,6 @@
 """OpenSSH's sshd on loopback, from PATH or unpacked from Debian's packages; only this user, by one key.  Run
 by root it needs a user `sshd` and /run/sshd: Debian's nss_wrapper shows the user to sshd alone."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import pwd

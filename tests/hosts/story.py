@@ -1,7 +1,5 @@
 """`make hosts ARGS=--once`: what a person does with the hosts, from a typo to the last repair."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

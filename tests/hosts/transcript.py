@@ -1,7 +1,5 @@
 """What a reader sees of the story, in Ansible's own lines; those that are left out leave "..." behind."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Both images, built and unpacked once for all tests of this folder."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Iterator

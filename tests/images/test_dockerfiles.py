@@ -1,7 +1,5 @@
 """The Dockerfiles match the archives, as far as a test without a container engine can tell."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

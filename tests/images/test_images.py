@@ -1,7 +1,5 @@
 """The built images contain what they need and nothing else, and their archives are correct."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -6,8 +6,6 @@ programs of their own.  The tests that are named with a mutant go first, then th
 counts only if the same test passes without the mutant.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import gc

@@ -1,8 +1,6 @@
 """Puts a mutant into code that is loaded, so that one process serves every mutant as a fork.  What a module
 does while it is imported cannot be changed so: such a mutant needs a process of its own."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """Memory errors, repairs, fans, throttle counters and Xids, through the real binding."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ Texts of /proc are of a 6.18 kernel, cut to two CPUs; folders of control groups 
 systemd (version 2) and cgroupfs (version 1).
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

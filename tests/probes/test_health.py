@@ -1,7 +1,5 @@
 """What the health probe brings home: a fault shows on its own GPU alone, and a pass is earned."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from functools import reduce

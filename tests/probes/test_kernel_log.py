@@ -1,7 +1,5 @@
 """The kernel's log: bounded, neither lost nor doubled over a restart, and without what NVML told."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from copy import copy

@@ -3,8 +3,6 @@
 Their libcuda is a simulated one, which computes what the kernels compute.  The judge passes the sound ones.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,8 +1,6 @@
 """What the load probe reads from a disk: a real file, below made-up trees of /sys and /proc that say which
 disk it is on."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable

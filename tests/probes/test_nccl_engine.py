@@ -1,7 +1,5 @@
 """The engines: nccl4py against a fake (tests/gpu shows that real ones agree), nccl-tests by made programs."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from shlex import quote

@@ -1,7 +1,5 @@
 """What is measured where, what a child's environment is, when a cell is measured well, and wrong data."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path

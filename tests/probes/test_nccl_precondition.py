@@ -1,7 +1,5 @@
 """When a node is not measured, and who takes part when it is."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

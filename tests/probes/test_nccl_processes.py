@@ -1,7 +1,5 @@
 """The process table, the clock and the ears of the benchmark, and what NCCL says about its choices."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """One process per GPU: real processes, of which one hangs, dies or says something else."""
 
-from __future__ import annotations
-
 import pytest
 
 from nodegauge_contract import Cell

@@ -1,7 +1,5 @@
 """The benchmark as a whole on simulated machines, with a child of the test's own or the project's engines."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

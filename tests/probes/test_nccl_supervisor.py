@@ -1,7 +1,5 @@
 """Whatever a child of the NCCL probe does, its arm has the right outcome and its processes are gone."""
 
-from __future__ import annotations
-
 import itertools
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The binding to NVML over a library made of Python functions, and its raw answers as values."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A real probe run beside what nvidia-smi printed on the real machine; some recordings are kept as rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A run of any probe: options, last words by real processes, what it leaves and costs."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What sysfs shows around the GPUs: the PCI bus, network cards, supplies, fans, control groups, /dev/shm."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The page for a person, of a health run and of a benchmark."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

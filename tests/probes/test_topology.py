@@ -1,7 +1,5 @@
 """Links and pairs as the driver is asked for them, and the sampling window, with drivers of Python."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast

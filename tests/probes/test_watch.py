@@ -3,8 +3,6 @@
 Also under a driver that hangs, or that refuses some calls and answers others: the probe stays.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The archive of the Ansible collection on simulated hosts, and the Pythons to run it with."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

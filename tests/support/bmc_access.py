@@ -1,7 +1,5 @@
 """Simulated BMCs over HTTPS with a certificate, and readings of them with the right access or another one."""
 
-from __future__ import annotations
-
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Nodes of several policies, and the budgets of gated nodes over them, without an operator around."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from msgspec.structs import replace

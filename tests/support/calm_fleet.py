@@ -1,7 +1,5 @@
 """Nodes in mode Watch on virtual time.  What the operator notices late, it notices up to two hours late."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

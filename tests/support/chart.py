@@ -1,7 +1,5 @@
 """The chart in tests: rendered by helm without a cluster, or installed where no kubelet runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -236,7 +234,7 @@ class ChartPods(ScriptedKubelet):
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self.output: dict[str, str] = {}
 
-    def __enter__(self) -> ChartPods:
+    def __enter__(self) -> "ChartPods":
         create_node(self._rest, NODE)
         super().__enter__()
         return self

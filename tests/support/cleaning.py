@@ -1,7 +1,5 @@
 """A cluster with everything that an operator writes, for tests of the clean-up in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The operator's client without a connection: a test or a cluster in memory answers its calls."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping

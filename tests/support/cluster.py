@@ -1,7 +1,5 @@
 """A cluster in memory: an API server with a clock, a scheduler, kubelets, and other people who write."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One test's part of the real control plane.  Pods end as the test says (`testbed.scripted`)."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import time

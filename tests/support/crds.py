@@ -1,7 +1,5 @@
 """The CRDs in tests.  A schema may be stricter than the operator's type, but not laxer."""
 
-from __future__ import annotations
-
 import uuid
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Documents with strange values in them: what a newer probe, a broken driver or a hostile pod might send."""
 
-from __future__ import annotations
-
 import random
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Runs an engine of the NCCL probe in this process: an order in, its protocol lines out."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

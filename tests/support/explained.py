@@ -1,7 +1,5 @@
 """Nodes of which people ask: one with eight GPUs, read, measured, broken, overruled or never read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Feed windows for tests: a calm machine with 64 CPUs, and what GPUs do."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from msgspec import convert

@@ -1,7 +1,5 @@
 """Simulated GPU machines as hosts of a play, each with a remote temporary folder and a TMPDIR of its own."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import textwrap

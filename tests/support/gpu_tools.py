@@ -1,7 +1,5 @@
 """Run the probes' own programs on a machine with a GPU: for tests/gpu."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A release without its hooks on a control plane with its admission policies, and calls by its accounts."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Histories as large as they get."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from nodegauge_judge import History

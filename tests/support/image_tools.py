@@ -1,7 +1,5 @@
 """Builds the images' archives, unpacks them, and runs their Python without a container engine."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

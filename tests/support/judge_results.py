@@ -1,7 +1,5 @@
 """Nodes at work and at rest, run after run, for tests of what the judge makes of counters."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

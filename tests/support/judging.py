@@ -1,8 +1,6 @@
 """A judge that answers as told.  `saying` writes answers into a document, where a firmware version would be;
 `listening` lets the operator hear them.  All else is the real judge's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """A kubectl that answers from files, for commands that read a cluster through it."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable

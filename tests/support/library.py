@@ -1,7 +1,5 @@
 """A driver library made of Python functions, for the real binding to call; see `tests/probes/conftest.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

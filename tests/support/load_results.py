@@ -1,7 +1,5 @@
 """Documents of load runs on eight like GPUs that do well, and ways to spoil one of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from msgspec.structs import replace

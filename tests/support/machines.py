@@ -1,7 +1,5 @@
 """Simulated machines for tests of the driver and of hardware: other drivers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

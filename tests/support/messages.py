@@ -1,7 +1,5 @@
 """Documents that are no result of this run, each with a name: crashes, liars and attackers."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from typing import Any

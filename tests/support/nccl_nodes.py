@@ -1,7 +1,5 @@
 """Reports of nodes with NCCL runs, made by the operator's own code from documents of made machines."""
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """A scripted child of the NCCL probe: a test writes line by line what it does."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import sys
@@ -83,7 +81,7 @@ class NcclRun(Machine):
     def mark(self) -> str:
         return str(self.folder)
 
-    def child(self, body: str, *, arm: str = "default") -> NcclRun:
+    def child(self, body: str, *, arm: str = "default") -> "NcclRun":
         script, program = self.folder / "child.py", self.folder / "child"
         script.write_text(PRELUDE % {"arm": arm} + body)
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{script}" "$@"\n')

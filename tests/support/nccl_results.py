@@ -1,8 +1,6 @@
 """Results of the NCCL probe on made machines, from a few bandwidths at 1 GiB; smaller sizes follow the
 published payload curves (90 and 60 per cent at 256 and 64 MiB)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Programs that print what nccl-tests prints, by its own sources (src/util.cu, src/common.cu before 2.13);
 times are computed, at 10 GB/s and 20 us a call."""
 
-from __future__ import annotations
-
 import sys
 from itertools import zip_longest
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Nodes, pods, policies and reports in a line: the operator's types with methods that give a changed copy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Self
 

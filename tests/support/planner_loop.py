@@ -1,7 +1,5 @@
 """One node, its four probes, and the planner in a loop; every write succeeds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Playbooks against simulated hosts: the staged collection, and what each task returned."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

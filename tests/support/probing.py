@@ -1,7 +1,5 @@
 """The real probe program on simulated hardware, as a pod's container would run it, but forked."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

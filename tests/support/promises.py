@@ -1,7 +1,5 @@
 """A few nodes, an operator, and all who may come between; what must hold is checked after every write."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The BMC reader's own loop and poller without a cluster.  `refuse`: what every call gets."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

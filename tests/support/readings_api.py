@@ -1,7 +1,5 @@
 """The API server as a probe sees it, over TLS, and a pod's folder with its token."""
 
-from __future__ import annotations
-
 import base64
 import json
 import ssl

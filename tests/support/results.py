@@ -1,7 +1,5 @@
 """Result documents of made and of real machines: numbers are published or recorded, each with its source."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

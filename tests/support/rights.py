@@ -1,7 +1,5 @@
 """Who can do what: the rows of tests/cluster/admission/rights.yaml, and everybody who makes their calls."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """An API server's check of structural schemas, as far as our CRDs use it; no CEL."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """The whole slice as a user has it: the chart, installed by helm, on four simulated GPU nodes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator
@@ -72,7 +70,7 @@ class Slice(ClusterUnderTest):
         self.testbed.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "180s")
 
     @contextlib.contextmanager
-    def released(self) -> Iterator[Slice]:
+    def released(self) -> "Iterator[Slice]":
         yield self
         if self.installed():
             self.uninstall()

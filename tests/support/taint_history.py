@@ -1,7 +1,5 @@
 """Watches nodes and knows their taints after every write: polling would miss some."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Self
 

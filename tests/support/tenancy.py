@@ -1,7 +1,5 @@
 """One control plane for all tests of a worker; a folder that needs it to itself takes it over as new."""
 
-from __future__ import annotations
-
 import contextlib
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -34,6 +32,7 @@ class Tenancy:
         self._guests = contextlib.ExitStack()
         self._owner = ""
         self._left: set[str] = set()
+        self._paused = False
 
     @contextlib.contextmanager
     def started(self, directory: Path) -> Any:
@@ -43,6 +42,9 @@ class Tenancy:
 
     def take(self, owner: str) -> None:
         """A test of this folder is next ("": one that tidies up); TestbedError for a folder that has left."""
+        if self._plane is not None and self._paused:
+            self._plane.resume()
+            self._paused = False
         if owner == self._owner:
             return
         if owner and owner in self._left:
@@ -52,6 +54,13 @@ class Tenancy:
             reset(self._plane.rest())
         self._left.add(self._owner)
         self._owner = owner
+
+    def pause(self) -> None:
+        """End its programs until a test takes it again: idle, they use a twentieth of a core."""
+        if self._plane is not None and not self._paused:
+            self._guests.close()
+            self._plane.stop()
+            self._paused = True
 
     def enter(self, guest: AbstractContextManager[T]) -> T:
         return self._guests.enter_context(guest)

@@ -1,7 +1,5 @@
 """Results as the modules return them, and simulated modules for tests of the roles."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The operator with its loop, on a cluster in memory and on virtual time.  Pods end by themselves."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections import Counter

@@ -1,7 +1,5 @@
 """An event loop whose clock jumps: nobody sleeps, and an hour of timers runs in milliseconds."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import selectors

@@ -1,7 +1,5 @@
 """A watch pod on a cluster in memory: its container writes when a test says so."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from msgspec.structs import replace

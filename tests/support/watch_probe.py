@@ -1,7 +1,5 @@
 """The watch probe on simulated hardware: what it prints, reading by reading, and on standard error why."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

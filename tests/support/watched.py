@@ -1,7 +1,5 @@
 """One node under a policy in mode Watch, and what its container reports."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What `nodegauge zero` reads from a cluster, and how tests call it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -65,7 +63,7 @@ class Cluster:
         if self.nodes is not None:
             self.nodes += [NodeView(name=made.name, **known) for made in reports]
 
-    async def connect(self, **_: Any) -> Cluster:
+    async def connect(self, **_: Any) -> "Cluster":
         return self
 
     async def close(self) -> None:

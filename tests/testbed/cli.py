@@ -8,19 +8,24 @@ import os
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from testbed import daemon
+import yaml
+
+from testbed import daemon, playground
 from testbed.binaries import build_kubectl, find_or_build
 from testbed.cluster import CONTROL_PLANE
 from testbed.controlplane_config import Layout
+from testbed.demo.fleet import FLEET
 from testbed.errors import TestbedError
-from testbed.hardware import FAULTS, Hardware
-from testbed.nodes import DEFAULT_NODES, Nodes
+from testbed.hardware import FAULTS, Hardware, HardwareError
+from testbed.matrix.needs import able, needs
+from testbed.nodes import Nodes
 from testbed.profiles import names as profile_names
 from testbed.rest import Rest
 from testbed.table import table
@@ -29,6 +34,8 @@ Object = dict[str, Any]
 Options = argparse.Namespace
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+CALLED = "import sys; sys.argv[0] = '{name}'; from nodegauge_cli.__main__ import start; start()"
+"""nodegauge by this name, in which it speaks of itself."""
 SHOWN_LABELS = ("interconnect", "nodegauge.dev/nvlink-gbps", "nodegauge.dev/health")
 
 
@@ -38,24 +45,27 @@ def default_directory() -> Path:
 
 
 def up(options: Options) -> None:
-    """Start a testbed, or find the one that runs."""
+    """Start the demo's machines with nodegauge, or find the testbed that runs."""
     directory = options.dir
+    if unknown := [name for name in options.nodes if name not in FLEET]:
+        raise TestbedError(f"no machine {', '.join(unknown)}: there are {', '.join(FLEET)}")
     if (known := daemon.holder(directory)) is None:
         find_or_build(progress=_say)
         _say("starting the control plane and the simulated nodes")
-        daemon.start(directory, dict(DEFAULT_NODES))
+        daemon.start(directory, ["--bare"] * options.bare + options.nodes, _say)
     elif known.ready:
         _say(f"already running (pid {known.pid})")
     else:
-        daemon.wait_ready(directory, lambda: daemon.holder(directory) is not None)
-    me = _command(directory)
+        daemon.wait_ready(directory, lambda: daemon.holder(directory) is not None, _say)
+    node = options.nodes[0] if options.nodes else "gpu-h100"
+    tries = "kubectl get nodes" if options.bare else "kubectl nodegauge status"
     print(f"""\
-  eval "$({me} env)"   # KUBECONFIG, and kubectl and helm on PATH
-  kubectl get nodes
-  {me} nodes
-  {me} fault gpu-h100 p2p-refused
-  {me} heal gpu-h100
-  {me} down""")
+  eval "$({_command(directory)} env)"   # KUBECONFIG; kubectl, helm, nodegauge and testbed on PATH
+Then try:
+  {tries}
+  testbed fault {node} gpu-lost            # `testbed faults` lists all of them
+  {"testbed nodes" if options.bare else f"kubectl nodegauge explain {node}"}
+docs/practice.md has more. To stop it: testbed down""")
 
 
 def call_again(module: str, directory: Path, *, usual: Path) -> str:
@@ -88,8 +98,8 @@ def status(options: Options) -> None:
 
 def serve(options: Options) -> None:
     """Run a testbed in the foreground (`up` starts this)."""
-    plugs = (plug.partition("=") for plug in options.nodes)
-    daemon.serve(options.dir, {name: profile or None for name, _, profile in plugs})
+    nodes = playground.profiles(options.nodes or FLEET)
+    daemon.serve(options.dir, nodes, None if options.bare else playground.furnished)
 
 
 def nodes(options: Options) -> None:
@@ -114,16 +124,26 @@ def nodes(options: Options) -> None:
 def faults(options: Options) -> None:
     """List the faults, with their parameters and defaults."""
     del options
-    rows = [("FAULT", "PARAMETERS", "EFFECT")]
+    rows = [("FAULT", "PARAMETERS", "SHOWS WITH", "EFFECT")]
+    shown = needs()
     for name, one in sorted(FAULTS.items()):
         given = " ".join(f"{key}={value}" for key, value in one.parameters().items())
-        rows.append((name, given or "-", one.does))
+        rows.append((name, given or "-", ", ".join(shown[name]) or "-", one.does))
     print(table(rows))
 
 
 def fault(options: Options) -> None:
     """Start a fault on a node (`faults` lists them)."""
-    start_fault(Nodes(options.dir).hardware(options.node), options)
+    plugged = Nodes(options.dir)
+    hardware = plugged.hardware(options.node)
+    try:
+        start_fault(hardware, options)
+    except HardwareError as error:
+        others = {name: spec.profile for name, spec in plugged.specs().items() if spec.profile}
+        can = [name for name, profile in others.items() if able(options.name, profile)]
+        if options.node in can or not can:
+            raise
+        raise TestbedError(f"{error}. Nodes that can have it: {', '.join(sorted(can))}") from error
 
 
 def start_fault(hardware: Hardware, options: Options) -> None:
@@ -134,13 +154,49 @@ def start_fault(hardware: Hardware, options: Options) -> None:
 
 
 def heal(options: Options) -> None:
-    """End all faults on a node."""
+    """End a fault on a node, or all of them: what is broken is repaired."""
     heal_all(Nodes(options.dir).hardware(options.node), options)
 
 
 def heal_all(hardware: Hardware, options: Options) -> None:
-    hardware.heal()
-    print(f"{options.node}: healthy")
+    hardware.heal(options.name)
+    print(f"{options.node}: {', '.join(hardware.faults()) or 'healthy'}")
+
+
+def load(options: Options) -> None:
+    """Put the GPUs of a node under this load, until told otherwise or rebooted."""
+    Nodes(options.dir).hardware(options.node).load(options.percent, gpu=options.gpu)
+    which = "all GPUs" if options.gpu is None else f"GPU {options.gpu}"
+    print(f"{options.node}: {which} at {options.percent} %")
+
+
+def bmc(options: Options) -> None:
+    """Read a node's BMC: supplies, fans, air."""
+    Nodes(options.dir).hardware(options.node)
+    folder = options.dir / playground.BMCS
+    if not (folder / options.node).exists():
+        there = sorted(file.name for file in folder.glob("*") if file.suffix != ".pem")
+        raise TestbedError(f"{options.node} has no BMC here: {', '.join(there) or 'no node'} has one")
+    entry = yaml.safe_load((folder / options.node).read_text())
+    command = [sys.executable, "-P", "-m", "nodegauge_cli", "bmc", entry["url"], "--user", entry["username"]]
+    access = ["--password-file", "-", "--ca", str(folder / entry["ca"])]
+    subprocess.run([*command, *access], input=entry["password"], text=True, check=False)
+
+
+def reboot(options: Options) -> None:
+    """Reboot a node: its containers end, counters begin anew; what is broken stays broken."""
+    plugged = Nodes(options.dir)
+    hardware = plugged.hardware(options.node)
+    plugged.kubelet(options.node, stopped=True)
+    hardware.reboot()
+    plugged.kubelet(options.node, stopped=False)
+    print(f"{options.node}: rebooted")
+
+
+def kubelet(options: Options) -> None:
+    """Stop the kubelet of a node, with its containers, or start it again."""
+    Nodes(options.dir).kubelet(options.node, stopped=options.what == "stop")
+    print(f"{options.node}: kubelet {'stopped' if options.what == 'stop' else 'runs'}")
 
 
 def plug(options: Options) -> None:
@@ -161,9 +217,12 @@ def logs(options: Options) -> None:
 
 
 def env(options: Options) -> None:
-    """Print KUBECONFIG, and a PATH with kubectl and helm, for `eval "$(python -m testbed env)"`."""
+    """Print KUBECONFIG and PATH, for `eval "$(python -m testbed env)"`: kubectl, helm, nodegauge, testbed."""
     programs = options.dir / "bin"
     programs.mkdir(exist_ok=True)
+    for name in ("nodegauge", "kubectl-nodegauge"):
+        _script(programs / name, [sys.executable, "-P", "-c", CALLED.format(name=name)])
+    _script(programs / "testbed", [sys.executable, "-P", "-m", "testbed", "--dir", str(options.dir)])
     wanted: dict[str, Callable[[], Path]] = {
         "helm": lambda: find_or_build(_say).helm,
         "kubectl": lambda: build_kubectl(_say),
@@ -173,7 +232,14 @@ def env(options: Options) -> None:
             (programs / name).unlink(missing_ok=True)
             (programs / name).symlink_to(find())
     print(f"export KUBECONFIG={shlex.quote(str(_kubeconfig(options)))}")
-    print(f'export PATH="$PATH":{shlex.quote(str(programs))}')
+    print(f'export PATH={shlex.quote(str(programs))}:"$PATH"')
+
+
+def _script(path: Path, command: Sequence[str]) -> None:
+    """A program that is this command, with the Python path that this process has."""
+    python = f"PYTHONPATH={shlex.quote(os.environ.get('PYTHONPATH', ''))}"
+    path.write_text(f'#!/bin/sh\n{python} exec {shlex.join(command)} "$@"\n')
+    path.chmod(0o755)
 
 
 def _kubeconfig(options: Options) -> Path:
@@ -203,15 +269,23 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(metavar="COMMAND", required=True)
 
     command = partial(add_command, commands)
-    for plain in (up, down, status, nodes, faults, env):
+    for plain in (down, status, nodes, faults, env):
         command(plain)
+    for starts in (up, serve):
+        added = command(starts)
+        added.add_argument("nodes", nargs="*", metavar="NODE", help="only these of the demo's machines")
+        added.add_argument("--bare", action="store_true", help="without nodegauge, and without faults")
     command(fault, "node", "name").add_argument("values", nargs="*", metavar="key=value")
-    command(heal, "node")
+    command(heal, "node").add_argument("name", nargs="?", help="of one fault (default: all)")
+    command(load, "node").add_argument("percent", type=int)
+    commands.choices["load"].add_argument("--gpu", type=int, help="this one alone (default: all)")
+    command(bmc, "node")
+    command(reboot, "node")
+    command(kubelet, "node").add_argument("what", choices=("stop", "start"))
     command(plug).add_argument("profile", help=", ".join(profile_names()))
     commands.choices["plug"].add_argument("node")
     command(unplug, "node")
     command(logs, "pod").add_argument("-n", "--namespace", default="default")
-    command(serve).add_argument("nodes", nargs="*", metavar="NODE=PROFILE")
     return root
 
 

@@ -1,7 +1,5 @@
 """Control plane, simulated nodes and their hardware; all end with the program that holds them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

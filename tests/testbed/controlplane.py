@@ -1,8 +1,6 @@
 """A real control plane: etcd, kube-apiserver, kube-scheduler and kube-controller-manager on loopback.  Data
 stays below `directory`; no process outlives the Python process that started it."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io
@@ -135,6 +133,10 @@ class ControlPlane(Running):
     def _without_etcd(self) -> Iterator[None]:
         self.stop()
         yield
+        self.resume()
+
+    def resume(self) -> None:
+        """After `stop`, on the same ports and with the same data."""
         self._bring_up(self._stores())
         self._start_controllers()
 

@@ -1,7 +1,5 @@
 """Flags and files of the four programs of a control plane; what differs from a real cluster, and why."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

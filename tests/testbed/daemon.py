@@ -1,7 +1,5 @@
 """The testbed as a process that stays: whoever has locked `testbed.lock`, which says `ready` in the end."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -17,14 +15,19 @@ from typing import NamedTuple
 from testbed.cluster import TESTS, Testbed
 from testbed.errors import TestbedError
 from testbed.interruption import interruptible
-from testbed.processes import log_tail
 from testbed.wait import wait_for
 
 STOP_SECONDS = 30.0
+START_SECONDS = 1800.0
+"""Only a failure waits so long: each part of the start has a deadline of its own."""
 FLOCK = "hhqqi"
 """Linux's struct flock: kind of lock, whence, start, length, and the process that has it."""
-PARTS = ("control-plane", "kubelet", "hardware", "helm", "bin")
+PARTS = ("control-plane", "kubelet", "hardware", "helm", "helm-values.yaml", "bmc", "bin")
 """What a testbed puts into its directory, besides `testbed.lock` and `testbed.log`."""
+
+
+Say = Callable[[str], object]
+Furnish = Callable[[Testbed, Say], contextlib.AbstractContextManager[None]]
 
 
 class Holder(NamedTuple):
@@ -54,12 +57,16 @@ def holding(directory: Path, parts: Sequence[str] = PARTS) -> Iterator[Callable[
     yield lambda: os.write(lock, b"ready")
 
 
-def serve(directory: Path, nodes: Mapping[str, str | None]) -> None:
-    with (
-        until_stopped() as wait,
-        holding(directory) as ready,
-        Testbed(directory, nodes=nodes, progress=lambda message: print(message, flush=True)),
-    ):
+def serve(directory: Path, nodes: Mapping[str, str | None], furnish: Furnish | None = None) -> None:
+    """`furnish`: what else there is, from before the testbed is ready until it ends."""
+
+    def say(message: str) -> None:
+        print(message, flush=True)
+
+    with until_stopped() as wait, holding(directory) as ready, contextlib.ExitStack() as stack:
+        testbed = stack.enter_context(Testbed(directory, nodes=nodes, progress=say))
+        if furnish is not None:
+            stack.enter_context(furnish(testbed, say))
         ready()
         wait()
 
@@ -78,13 +85,13 @@ def until_stopped() -> Iterator[Callable[[], None]]:
         print("stopped", flush=True)
 
 
-def start(directory: Path, nodes: Mapping[str, str | None]) -> None:
-    """Start a detached holder and wait until it is ready; nothing of it is left where that fails."""
+def start(directory: Path, arguments: Sequence[str], say: Say) -> None:
+    """Start a detached holder (`serve` with these arguments) and wait until it is ready, saying what it says;
+    nothing of it is left where that fails."""
     directory.mkdir(parents=True, exist_ok=True)
-    plugs = [f"{name}={profile or ''}" for name, profile in nodes.items()]
     with (directory / "testbed.log").open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "testbed", "--dir", str(directory), "serve", *plugs],
+            [sys.executable, "-m", "testbed", "--dir", str(directory), "serve", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -92,7 +99,7 @@ def start(directory: Path, nodes: Mapping[str, str | None]) -> None:
             env={**os.environ, "PYTHONPATH": str(TESTS)},
         )
     try:
-        wait_ready(directory, lambda: process.poll() is None)
+        wait_ready(directory, lambda: process.poll() is None, say)
     except BaseException:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -101,14 +108,24 @@ def start(directory: Path, nodes: Mapping[str, str | None]) -> None:
         raise
 
 
-def wait_ready(directory: Path, alive: Callable[[], bool]) -> None:
+def wait_ready(directory: Path, alive: Callable[[], bool], say: Say) -> None:
+    log, shown = directory / "testbed.log", 0
+
     def ready() -> bool:
         return bool((known := holder(directory)) and known.ready)
 
-    log = directory / "testbed.log"
-    wait_for(lambda: ready() or not alive(), what=f"a testbed that is ready, see {log}")
+    def over() -> bool:
+        nonlocal shown
+        done = ready() or not alive()
+        *lines, _ = log.read_text(errors="replace").split("\n")
+        for line in lines[shown:]:
+            say(line)
+        shown = len(lines)
+        return done
+
+    wait_for(over, seconds=START_SECONDS, what=f"a testbed that is ready, see {log}")
     if not ready():
-        raise TestbedError(f"the testbed did not start; the end of {log}:\n{log_tail(log)}")
+        raise TestbedError(f"the testbed did not start: see {log}")
 
 
 def stop(directory: Path) -> bool:

@@ -1,7 +1,5 @@
 """Programs of Debian's packages, unpacked into a folder, whole or not at all, and never installed."""
 
-from __future__ import annotations
-
 import tempfile
 from functools import partial
 from pathlib import Path

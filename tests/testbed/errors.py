@@ -1,7 +1,5 @@
 """Errors of the testbed.  Those of subprocess, urllib and aiohttp stop at the modules that use them."""
 
-from __future__ import annotations
-
 import json
 
 
@@ -28,7 +26,7 @@ class ApiError(TestbedError):
         self.reason = reason
 
     @classmethod
-    def of(cls, status: int, body: bytes) -> ApiError:
+    def of(cls, status: int, body: bytes) -> "ApiError":
         """The error of an answer: its Status, or whatever stands there instead."""
         try:
             answer = json.loads(body)

@@ -3,8 +3,6 @@
 interpreter's CPU time.  `lasting` processes see to their end themselves.  Of a fork, /proc/PID/environ and
 cmdline are the server's, `atexit` does not run, threads are not joined.  Linux only."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

@@ -1,7 +1,5 @@
 """The archive that the Ansible collection brings to hosts, built once for all with the same source."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """How a program ends, on a signal too, and how runs that share a folder take turns."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """kubeconfig files of one cluster, one user with a bearer token, one context."""
 
-from __future__ import annotations
-
 import base64
 import os
 from pathlib import Path

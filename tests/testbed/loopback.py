@@ -1,7 +1,5 @@
 """Free ports on the loopback interface, reserved until their user has bound them."""
 
-from __future__ import annotations
-
 import socket
 
 LOOPBACK = "127.0.0.1"

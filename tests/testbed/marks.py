@@ -1,7 +1,5 @@
 """What nodegauge puts on nodes and into reports, as anybody sees it in the API."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Object = dict[str, Any]

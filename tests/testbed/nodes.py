@@ -1,10 +1,10 @@
 """Nodes of a running testbed: added, removed, and their hardware, from any process."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware, attach, plug
@@ -13,14 +13,6 @@ from testbed.kubelet.desired import DesiredFile, NodeSpec
 from testbed.wait import wait_for
 
 LOOK_SECONDS = 0.02
-DEFAULT_NODES: Mapping[str, str | None] = {
-    "gpu-h100": "h100-sxm-8",
-    "gpu-dgx1": "dgx1-v100-8",
-    "gpu-titan": "titan-rtx-nv2",
-    "gpu-phb": "pcie-phb-2",
-    "system-1": None,
-}
-"""What `python -m testbed up` plugs: node to profile; None is a node without GPUs."""
 
 
 class Nodes:
@@ -61,6 +53,10 @@ class Nodes:
         self._change({name: None})
         shutil.rmtree(self._hardware / name, ignore_errors=True)
 
+    def kubelet(self, name: str, *, stopped: bool) -> None:
+        """Stop or start it: its containers end, and its node is no longer Ready."""
+        self._change({name: replace(self.spec(name), stopped=stopped)})
+
     def hardware(self, name: str) -> Hardware:
         profile = self.spec(name).profile
         if profile is None:
@@ -86,6 +82,6 @@ class Nodes:
         def done() -> bool:
             seen = self._file.observed()
             states = {seen.nodes.get(name, "running") for name in changes}
-            return seen.revision >= revision and states == {"running"}
+            return seen.revision >= revision and states <= {"running", "stopped"}
 
         wait_for(done, every=LOOK_SECONDS, what=f"nodes {', '.join(changes)}, see {self.log}")

@@ -1,7 +1,5 @@
 """`python -m nodegauge_operator` of this checkout, to be started, killed and read by tests."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Processes that never outlive the Python process that started them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

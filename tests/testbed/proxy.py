@@ -1,8 +1,6 @@
 """A reverse proxy before the API server, with its own certificate, that injects faults at the moment a test
 chooses.  Every method may be called from any thread or event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

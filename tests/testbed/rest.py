@@ -1,7 +1,5 @@
 """A few plain calls to an API server, for the testbed itself and for tests that must not depend on ours."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Mapping
@@ -30,7 +28,7 @@ class Rest:
     def of(cls, kubeconfig: Path) -> Self:
         return cls(**read_kubeconfig(kubeconfig))
 
-    def with_token(self, token: str) -> Rest:
+    def with_token(self, token: str) -> "Rest":
         return Rest(self._server, authority=self._authority, token=token)
 
     def get(self, path: str) -> Object:

@@ -1,7 +1,5 @@
 """Nodes without a kubelet, and a kubelet that ends their pods as a test says."""
 
-from __future__ import annotations
-
 import threading
 import time
 import traceback
@@ -51,7 +49,7 @@ class ScriptedKubelet:
         self._thread = threading.Thread(target=self._run, name="scripted-kubelet", daemon=True)
         self.failure: BaseException | None = None
 
-    def __enter__(self) -> ScriptedKubelet:
+    def __enter__(self) -> "ScriptedKubelet":
         self._thread.start()
         return self
 

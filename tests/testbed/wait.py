@@ -1,7 +1,5 @@
 """How every program here waits: by polling, with a deadline that a busy machine does not reach; progress."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

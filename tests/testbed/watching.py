@@ -1,7 +1,5 @@
 """A watch, so that also what the API shows for a moment only is seen."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

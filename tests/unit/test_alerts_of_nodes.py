@@ -1,7 +1,5 @@
 """What alerts say of one node, and when they say nothing."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 
@@ -41,9 +39,21 @@ def having(*gates: GateStatus, of: ReportStatus = WELL.status) -> ReportStatus:
 
 
 def test_a_fault_is_told_whole() -> None:
-    assert alerts(having(ECC), NODE, POLICY) == alerts(having(ECC), NODE, POLICY.observing()) == (ALERT,)
+    for gate, policy, state in (
+        (ECC, POLICY, "held back: the limit"),
+        (replace(ECC, state=GateState.GATED), POLICY, "set"),
+        (ECC, POLICY.observing(), "held back: the limit"),
+        (replace(ECC, state=GateState.GATED), POLICY.observing(), "not set, the policy is in mode Observe"),
+    ):
+        [alert] = alerts(having(gate), NODE, policy)
+        assert alert.taint_state.startswith(state)
+        assert replace(alert, taint_state="") == ALERT
     pair = replace(ECC, code="nvlink-errors", subject=f"GPU 1 ({made.pci(1)}) and GPU 3 ({GPU.pci})")
     [alert] = alerts(having(pair), NODE, POLICY)
+    [many] = alerts(having(replace(pair, subject=f"{pair.subject} and 27 more")), NODE, POLICY)
+    [supply] = alerts(having(replace(ECC, code="rail", subject="PSU 1, 12 V")), NODE, POLICY)
+    assert supply.measured == f"PSU 1, 12 V: {alert.measured}"
+    assert many.measured == f"On all 28 pairs of GPUs, such as this: {alert.measured}"
     assert (alert.gpu, alert.serial, alert.pci) == ("1,3", GPU.serial, f"{made.pci(1)},{GPU.pci}")
 
 

@@ -1,8 +1,6 @@
 """Commands for people who act: what `run`, `override` and `pause` write, wait for and refuse; what `diff` and
 `history` show."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -11,11 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from click.testing import Result as Printed
+from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_cli import completion, diff, history, override, run
 from nodegauge_cli.__main__ import PLUGIN, main, start
-from nodegauge_contract import Result, Unavailable
+from nodegauge_contract import LinkErrors, Result, Unavailable
 from nodegauge_contract.gpu import Temperature
 from nodegauge_operator.api.node_history import Day, day_text
 from nodegauge_operator.api.report import stamp
@@ -168,11 +167,27 @@ def test_an_override_holds_until_it_is_ended(operator: SteppedOperator, call: Ca
     assert "has no override" in call("override", "node-1", "--end").output
 
 
-def test_without_the_right_an_override_names_the_role(operator: SteppedOperator, call: Call) -> None:
-    refusal = Forbidden('nodes "node-1" is forbidden: cannot patch resource "nodes"', status=403)
-    operator.refuse("PATCH", f"{NODES}/node-1", refusal)
-    result = call("override", "node-1", "healthy", "--until", "1d", "--reason", "r", "--by", "ann")
-    assert (result.exit_code, "ClusterRole nodegauge-override" in flat(result)) == (1, True)
+OVERRULE = "override node-1 healthy --until 1d --reason r --by ann"
+
+
+@pytest.mark.parametrize(
+    ("command", "verb", "path", "code", "says"),
+    [
+        (OVERRULE, "PATCH", f"{NODES}/node-1", 1, "Ask for the ClusterRole nodegauge-override,"),
+        (OVERRULE, "GET", f"{REPORTS}/node-1", 0, "was not read: no one may"),
+        ("run node-1 --no-wait", "PATCH", f"{REPORTS}/node-1", 1, "ClusterRole nodegauge-edit."),
+        ("nodes -l rack=r7", "GET", NODES, 1, "No ClusterRole of nodegauge gives this right"),
+        ("status --context other", "GET", "", 1, "--context needs kubectl on PATH"),
+    ],
+)
+def test_without_a_right_the_role_is_named_that_helps(
+    operator: SteppedOperator, call: Call, command: str, verb: str, path: str, code: int, says: str
+) -> None:
+    operator.refuse(verb, path, Forbidden("no one may", status=403))
+    result = call(*command.split())
+    assert (result.exit_code, says in flat(result)) == (code, True), result.output
+    operator.refuse(verb, path, Forbidden("policy 'p' denied request", status=403))
+    assert "Ask for" not in call(*command.split()).output, "no role helps"
 
 
 def test_a_pause_remembers_the_mode(operator: SteppedOperator, call: Call) -> None:
@@ -195,7 +210,10 @@ def test_a_pause_remembers_the_mode(operator: SteppedOperator, call: Call) -> No
 
 
 def test_diff_shows_differences_alone_and_what_was_read_once(operator: SteppedOperator, call: Call) -> None:
-    other = made.with_gpu(made.titan(), 1, vbios="90.02", serial="7")
+    assert "No difference in what both were read for: " in call("diff", "node-1", "node-2").output
+    errors = LinkErrors(replay=12, recovery=0, crc_flit=0, full=1)
+    pcie = replace(made.titan().gpus[1].pcie, replays=3)
+    other = made.with_gpu(made.titan(), 1, vbios="90.02", serial="7", link_errors=errors, pcie=pcie)
     cool, warm = ({"temperature": Temperature(gpu=gpu), "window": None} for gpu in (38, 41))
     operator.cluster.results["node-1"] = made.every_gpu(made.titan(), **cool)
     operator.cluster.results["node-2"] = made.every_gpu(other, mig=Unavailable("no"), **warm)
@@ -209,6 +227,10 @@ def test_diff_shows_differences_alone_and_what_was_read_once(operator: SteppedOp
     assert differences["label rack"] == ["absent", "r7"]
     assert "90.02: GPU 1" in differences["VBIOS"][1]
     assert differences["MIG"][1] is None
+    some = "12 replays, 1 links with a full counter (CRC errors of data not read): GPU 1"
+    assert some in differences["NVLink errors"][1]
+    assert "3: GPU 1" in differences["PCIe replays"][1]
+    assert "since the driver was loaded, after the last boot: node-1 had been up for" in flat(result)
     assert "Read on one node only:" in result.output
     assert {"GPUs", "driver", "hottest GPU"} <= set(document["alike"])
     assert "all_reduce" in document["readOnNeither"]
@@ -217,7 +239,7 @@ def test_diff_shows_differences_alone_and_what_was_read_once(operator: SteppedOp
 
 
 VALUES = {f"2026-11-{day:02}": Day(all_reduce=463 if day < 20 else 417, hottest=60) for day in range(1, 25)}
-HISTORY = {
+HISTORY: dict[str, Any] = {
     "metadata": {"name": "node-1"},
     "status": {
         "goneAt": "2026-11-25T03:00:00Z",
@@ -245,6 +267,10 @@ def test_history_outlives_the_node(operator: SteppedOperator, call: Call, gone: 
     assert max(map(len, result.output.splitlines())) <= 80
     assert len(json.loads(call("history", "node-1", "--days", "3", "-o", "json").output)["days"]) == 3
     assert call("history", "node-9").exit_code == 1
+    other = HISTORY | {"status": HISTORY["status"] | {"nodeUID": "of another machine"}}
+    operator.cluster.objects[HISTORIES]["node-1"] = other
+    shown = flat(call("history", "node-1"))
+    assert ("of one that had this name before" in shown, "463" in shown) == (not gone, gone)
 
 
 def test_history_draws_only_what_varies() -> None:

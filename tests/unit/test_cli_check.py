@@ -22,13 +22,15 @@ from nodegauge_operator.metrics import Metrics
 from support.client import AnsweringClient, Call
 from support.virtual_time import in_virtual_time
 
-RESOURCES = [{"name": name.split(".")[0]} for name in names.CRD_NAMES]
+RESOURCES = [{"name": name.split(".")[0]} for name in command.CRDS]
+ACCOUNT = "system:serviceaccount:gauge:operator"
 PODS = "/api/v1/namespaces/gauge/pods"
 
 
 def make_pod(name: str = "operator-1", *, ip: str = "127.0.0.1", **metadata: Any) -> dict[str, Any]:
     own = {"name": name, "namespace": "gauge", "uid": f"uid-{name}"} | metadata
-    return {"metadata": own, "status": {"phase": "Running", "podIP": ip}}
+    spec = {"serviceAccountName": "operator"}
+    return {"metadata": own, "spec": spec, "status": {"phase": "Running", "podIP": ip}}
 
 
 class Api(AnsweringClient):
@@ -38,11 +40,14 @@ class Api(AnsweringClient):
         super().__init__(self._look_up)
         self.served = list(RESOURCES)
         self.pods = [make_pod()]
+        self.me = ACCOUNT
+        self.lacks: tuple[str, ...] = ()
+        """Resources to which the operator's account has no right."""
         self.failures: list[KubeError] = []
         self.about: Callable[[str], None] = lambda _path: None
 
     def _look_up(self, call: Call) -> dict[str, Any]:
-        """Discovery and the operator's pods; nothing else is there."""
+        """Discovery, the operator's pods, and who may do what; nothing else is there."""
         self.about(call.path)
         if self.failures:
             raise self.failures.pop(0)
@@ -50,6 +55,14 @@ class Api(AnsweringClient):
             if not self.served:
                 raise NotFound("no such group", status=404)
             return {"resources": self.served}
+        if call.path == command.WHO_AM_I:
+            return {"status": {"userInfo": {"username": self.me}}}
+        if call.path.startswith(command.REVIEWS):
+            spec = call.body["spec"]
+            assert ("self" in call.path, spec.get("user", ACCOUNT)) == (self.me == ACCOUNT, ACCOUNT)
+            if self.me == "nobody":
+                raise Forbidden("no", status=403)
+            return {"status": {"allowed": spec["resourceAttributes"]["resource"] not in self.lacks}}
         assert (call.path, call.query.get("labelSelector")) == (PODS, OPERATOR)
         return {"items": self.pods}
 
@@ -73,22 +86,29 @@ class Operator:
             await server.stop()
 
 
-async def test_a_healthy_operator_passes(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("me", "says"),
+    [(ACCOUNT, "has the operator's"), ("admin", "has the operator's"), ("nobody", ": not checked, since")],
+)
+async def test_a_healthy_operator_passes(capsys: pytest.CaptureFixture[str], me: str, says: str) -> None:
     api = Api()
+    api.me = me
     await Operator().check(api)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3
-    assert all(name in lines[0] for name in names.CRD_NAMES)
-    assert lines[1:] == [f"operator gauge/operator-1 answers {path}: ok" for path in ("/healthz", "/readyz")]
-    assert {call.method for call in api.calls} == {"GET"}
+    crds, rights, *healthy = capsys.readouterr().out.splitlines()
+    assert all(name in crds for name in command.CRDS)
+    assert (ACCOUNT in rights, says in rights) == (True, True)
+    assert healthy == [f"operator gauge/operator-1 answers {path}: ok" for path in ("/healthz", "/readyz")]
+    posted = {call.path for call in api.calls if call.method != "GET"}
+    assert all(path.endswith(("reviews", "subjectaccessreviews")) for path in posted), "it changes nothing"
 
 
-CRDS = [*map(re.escape, names.CRD_NAMES)]
+CRDS = [*map(re.escape, command.CRDS)]
 LOOK = "kubectl get pods --namespace gauge --selector"
 UNREACHABLE = r"gauge/operator-2 cannot be reached .* NetworkPolicy"
 BAD: dict[str, tuple[dict[str, Any], dict[str, bool], str]] = {
     "no CRD": ({"served": []}, {}, f"{'.*'.join(CRDS)}.*crds[.]enabled"),
     "one CRD": ({"served": RESOURCES[:1]}, {}, f": {'.*'.join(CRDS[1:])}.*crds[.]enabled"),
+    "no right": ({"lacks": ("nodehistories",)}, {}, "may not: get nodehistories[.].*, list.*helm upgrade"),
     "not live": ({}, {"live": False}, "answers /healthz with 503: [a-z]"),
     "not ready": ({}, {"ready": False}, "answers /readyz with 503: the first full list"),
     "no pod": ({"pods": []}, {}, LOOK),

@@ -1,7 +1,5 @@
 """`nodegauge explain`: what a node carries, why, what lifts it, what to do, on one screen of 80 columns."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -50,7 +48,7 @@ FAULT = (
         (
             nodes.hanging,
             0,
-            ("UNREAD    gpu-7: Not readable since", "(call-hung)", "4. Reboot.", "not read: since"),
+            ("UNREAD    gpu-7: Not readable since", "(call-hung)", "5. Reboot.", "not read: since"),
         ),
         (nodes.healthy, 5 * 3600, ("UNREAD    gpu-7: Nobody has looked since", "is the operator")),
         (nodes.corrupting, 5 * 3600, ("FAIL      gpu-7", "unread    Nobody has looked since")),

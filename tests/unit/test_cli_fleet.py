@@ -1,7 +1,5 @@
 """`nodegauge status` and `nodegauge nodes`: the fleet by class and cause, and what nobody sees."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

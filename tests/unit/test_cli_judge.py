@@ -1,7 +1,5 @@
 """`nodegauge judge FILE`: the inputs it accepts, its output, and exit codes for scripts."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -251,9 +249,9 @@ def test_judging_works_without_kubernetes_and_kopf(tmp_path: Path) -> None:
         "from nodegauge_cli.__main__ import main; main(prog_name='nodegauge')"
     )
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", block, *arguments], capture_output=True, text=True, check=False
+            [sys.executable, "-c", before + block, *arguments], capture_output=True, text=True, check=False
         )
 
     judged = run("judge", str(path))
@@ -261,6 +259,8 @@ def test_judging_works_without_kubernetes_and_kopf(tmp_path: Path) -> None:
     cleaned = run("cleanup")
     assert cleaned.returncode == 1
     assert "pip install '.[operator]'" in cleaned.stderr
+    alone = run("node", before="import sys; sys.modules['rich'] = None;")
+    assert (alone.returncode, "pip install '.[probes,cli]'" in alone.stderr) == (2, True)
     helped = run("--help")
     assert helped.returncode == 0
     assert all(lazy.help in helped.stdout for lazy in SUBCOMMANDS.values())

@@ -1,7 +1,5 @@
 """`nodegauge judge` on logs of nccl-tests, on load runs, and with an inventory of cables."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`nodegauge judge` of NodeReports: all probes, gates and taints count, with and without the NodeReading."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What commands print: tables, JSON and YAML alike, colour on terminals alone, nothing into a closed pipe."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`nodegauge ticket`: the facts, each form of them, and that nothing else gets out."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any
@@ -23,8 +21,9 @@ from nodegauge_contract.gpu import XidCount
 from nodegauge_judge import CATALOGUE, GpuIdentity
 from nodegauge_judge.rule import filled
 from nodegauge_operator import names
+from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.history import Transition
-from nodegauge_operator.api.node_history import HistoryStatus, NodeRecord, RecordedFault, XidSeen
+from nodegauge_operator.api.node_history import HistoryStatus, NodeRecord, XidSeen
 from nodegauge_operator.api.report import BandwidthStatus, stamp
 from support.judge_command import FIXTURES
 from support.objects import NOW, AReport, make_node, make_report, read
@@ -120,7 +119,7 @@ GONE = body(
                 product="NVIDIA H100 80GB HBM3",
                 gpus=[GpuIdentity(index=3, uuid="GPU-3", serial=SERIAL, pci="0000:12:00.0")],
                 faults=[
-                    RecordedFault(
+                    Fault(
                         code="gpu-lost",
                         title="a GPU is lost",
                         cause="gpu-lost",

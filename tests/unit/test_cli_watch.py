@@ -1,7 +1,5 @@
 """`nodegauge watch`: a line per change; streams that end, break or are too old lose no change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

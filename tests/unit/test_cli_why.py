@@ -1,7 +1,5 @@
 """`nodegauge why POD`: what of nodegauge's keeps a pod from which nodes, and what is not nodegauge's."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

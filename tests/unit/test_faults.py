@@ -1,16 +1,16 @@
 """What is wrong with a node, as event, condition and report say it."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Gpu, Problem, Result, Xids
-from nodegauge_judge import GpuIdentity
+from nodegauge_judge import Finding, GpuIdentity, Severity
 from nodegauge_judge.identity import complete
+from nodegauge_operator.api.fault import Fault
+from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core.events import MAX_NOTE_BYTES
-from nodegauge_operator.core.faults import Fault, faults
+from nodegauge_operator.core.faults import before, faults, sentence, supplies
 from support.judging import MARK, listening
 from support.objects import INTERVAL, NOW, AReport, make_node, make_policy, make_report, read
 
@@ -83,7 +83,46 @@ def test_what_was_measured_is_cut_before_the_next_step(most: int) -> None:
     fault = Fault(
         code="x", title="x", severity="fail", measured="m" * 900, next_step="do `this`.", since="now"
     )
-    text = fault.sentence(most)
+    text = sentence(fault, most)
     assert len(text.encode()) <= most
     assert ("Next: do `this`." in text) == (most >= 300) or most == 80
     assert text.count("`") % 2 == 0
+
+
+@pytest.mark.parametrize(
+    ("subject", "gpus", "scope"),
+    [
+        ("GPU 3 (0000:43:00.0)", [3], "1 of 8 GPUs"),
+        ("GPU 3 (0000:43:00.0) and 7 more", [3], "all 8 GPUs"),
+        ("GPU 3 (0000:43:00.0), fan 0 and 1 more", [3], ""),
+        (NODE_8.gpus[3].uuid, [3], "1 of 8 GPUs"),
+        ("GPU 0 - GPU 1 and 27 more", [0, 1], "all 28 pairs of GPUs"),
+        ("GPU 0 - GPU 1", [0, 1], "1 of 28 pairs of GPUs"),
+        ("PSU 1", [], ""),
+        ("PSU 1 and 1 more", [], ""),
+    ],
+)
+def test_a_fault_says_how_much_of_the_node_has_it(subject: str, gpus: list[int], scope: str) -> None:
+    named = [GpuIdentity(index=index, uuid=NODE_8.gpus[index].uuid) for index in gpus]
+    finding = Finding(code="hot", severity=Severity.FAIL, subject=subject, message="97.", gpus=named)
+    status = after(NODE_8).status
+    probe = replace(status.probe["health"], findings=[finding])
+    (fault,) = faults(replace(status, probes=[probe]), policy=make_policy())
+    assert fault.scope == scope
+    assert fault.where.startswith(f"{scope}, such as ") == (fault.locations > 1 and bool(scope))
+    assert fault.where.endswith(" and 1 more") == subject.endswith(" and 1 more")
+
+
+def test_a_power_brake_alone_says_what_the_label_psu_stands_for() -> None:
+    """And a reading that is older than the fault is told as such."""
+    braking = made.with_gpu(NODE_8, 0, vbios=f"{MARK}power-brake=b;loaded;fault")
+    with listening():
+        status = replace(after(NODE_8, braking, braking).status, psu="fault")
+    known = faults(status, policy=make_policy())
+    assert "power brake" in supplies(status, known)
+    for code in ("rail", "supply-failed"):
+        assert (
+            supplies(status, [*known, Fault(code=code)]) == supplies(replace(status, psu="ok"), known) == ""
+        )
+    assert before(stamp(NOW - 1), known) == f"read at {stamp(NOW - 1)}, before the fault"
+    assert before(known[0].since, known) == before("", known) == before(stamp(NOW), []) == ""

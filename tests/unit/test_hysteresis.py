@@ -75,6 +75,7 @@ loaded, always, at_once = (partial(Life, gate) for gate in (LOADED, ALWAYS, AT_O
 untried = partial(loaded, probation_after=())
 ENTRY = NOW + 30 * MINUTE
 """When a second run in a row enters."""
+FIRST = stamp(NOW + 15 * MINUTE)
 TRIED = ("bbn", GATED, 45 * MINUTE - 1, GATED, 1, TRIAL)
 """Lifted on trial an hour after the entry."""
 STORIES: Table = {
@@ -157,6 +158,12 @@ STORIES: Table = {
         *(HOUR, "ggg", WATCHING, {"fault_at": ""}),
         *("bb", {"fault_at": stamp(ENTRY + 15 * MINUTE + 2 * HOUR + 15 * MINUTE + HOUR + 75 * MINUTE)}),
     ),
+    "it was first seen with the first bad run of the row that confirms it": [
+        (loaded, "b", {"seen_at": FIRST}, "b", GATED, {"seen_at": FIRST}, "gg", {"seen_at": FIRST}),
+        (loaded, "bgb", {"seen_at": stamp(ENTRY + 15 * MINUTE)}),
+        (loaded, *TRIED, "b", GATED, {"seen_at": FIRST}, "ggg", WATCHING, {"seen_at": ""}),
+        (at_once, "b", GATED, {"seen_at": ""}),
+    ],
 }
 
 

@@ -37,7 +37,16 @@ from nodegauge_judge.feed.rules import FEED_RULES
 from nodegauge_judge.interconnect.p2p import examine
 from nodegauge_judge.loadtest_rules.judge import LOAD_RULES
 from nodegauge_judge.nccl.judge import NCCL_RULES, judge_nccl, regrade
-from nodegauge_judge.rule import DRAIN, OUT_OF_SERVICE, PLACEHOLDERS, filled
+from nodegauge_judge.rule import (
+    DRAIN,
+    OUT_OF_SERVICE,
+    PLACEHOLDERS,
+    SAVE,
+    SAVE_FIRST,
+    VENDOR,
+    Observation,
+    filled,
+)
 from nodegauge_judge.rules import HEALTH_RULES, stated
 from support.disturbing import disturbed
 from support.judge_results import LOST, every, judge, node, only, resting, working
@@ -240,6 +249,35 @@ def test_what_is_found_names_its_gpus_and_has_no_placeholder(machine: Result, se
         assert not PLACEHOLDER.search(" ".join(COMMANDS.findall(finding.message))), finding
         for number in re.findall(r"\bGPU (\d+)\b", finding.subject):
             assert int(number) in [gpu.index for gpu in finding.gpus], finding
+
+
+@pytest.mark.parametrize(
+    "rule", [rule for rule in CATALOGUE.values() if rule.gate], ids=lambda rule: rule.code
+)
+def test_logs_are_saved_before_a_reset_or_a_reboot_clears_them(rule: nodegauge_judge.Rule[Any]) -> None:
+    """One order: save, drain, reset or reboot, and then the vendor."""
+    clears = re.compile(r"--gpu-reset|[Rr]eboot\b|[Rr]eset the GPU|power-cycle")
+    steps = [step for step in rule.way_out if step != SAVE]
+    late = [n for n, step in enumerate(steps) if clears.search(step) and rule.code != "compute-prohibited"]
+    if late:
+        first = rule.way_out.index(steps[late[0]])
+        assert rule.way_out.index(SAVE) < first
+        assert any("drain" in step.lower() for step in rule.way_out[: first + 1])
+        assert not [step for step in rule.way_out[:first] if step == VENDOR]
+    before, first_step, after = rule.next_step.partition(SAVE_FIRST)
+    assert not clears.search(before)
+    assert first_step or not clears.search(after)
+
+
+@pytest.mark.parametrize(("others", "alone"), [([], True), (["fail"], False), (["warn"], False)])
+def test_one_hot_gpu_has_another_first_step_than_a_hot_node(others: list[str], alone: bool) -> None:
+    seen = [
+        Observation(severity=Severity(severity), location=f"GPU {n}", message="97 °C.", evidence={})
+        for n, severity in enumerate(["fail", *others])
+    ]
+    hot, *_ = CATALOGUE["hot"].summed_up(seen)
+    assert ("one GPU alone" in hot.message, "of the node" in hot.message) == (alone, not alone)
+    assert ("one GPU alone" in CATALOGUE["hot"].outside_cluster(hot).message) == alone
 
 
 def test_steps_for_a_machine_without_a_cluster_take_it_out_of_service_by_hand() -> None:

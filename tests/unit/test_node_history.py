@@ -1,7 +1,5 @@
 """A NodeHistory: its days as text and what they say together; when it is written, and when it goes."""
 
-from __future__ import annotations
-
 from datetime import date, timedelta
 from typing import Any
 
@@ -17,7 +15,7 @@ from nodegauge_operator.core.trend import trend
 from nodegauge_operator.kube.errors import NotFound, Refused, Unavailable
 from nodegauge_operator.reconcile.histories import Histories
 from support.api_server import HISTORIES, NODES
-from support.objects import INTERVAL
+from support.objects import DEFAULTS, INTERVAL
 from support.operator import SteppedOperator, one_node
 from support.virtual_time import drive
 
@@ -128,7 +126,8 @@ def codes(operator: SteppedOperator) -> list[str] | None:
 def tidied(operator: SteppedOperator) -> bool:
     """After an hourly look at histories of nodes that are gone: whether that of node-1 is there."""
     clock = operator.cluster.clock
-    drive(Histories(client=operator.client, cache=operator.cache, clock=clock, monotonic=clock).look())
+    own: Any = {"client": operator.client, "cache": operator.cache, "installation": DEFAULTS.installation}
+    drive(Histories(**own, clock=clock, monotonic=clock).look())
     return "node-1" in operator.cluster.objects[HISTORIES]
 
 
@@ -172,16 +171,22 @@ def test_a_history_that_cannot_be_written_holds_nothing_back(error: Exception) -
 
 
 @pytest.mark.usefixtures("stated_answers")
-@pytest.mark.parametrize(("answers", "kept"), [("", False), ("gpu-lost=b", True)])
-def test_only_a_node_that_had_a_fault_is_outlived_by_its_history(answers: str, kept: bool) -> None:
+@pytest.mark.parametrize(
+    ("answers", "foreign", "kept"), [("", False, False), ("gpu-lost=b", False, True), ("", True, True)]
+)
+def test_only_a_node_that_had_a_fault_is_outlived_by_its_history(
+    answers: str, foreign: bool, kept: bool
+) -> None:
+    """The history of another installation is left alone."""
     operator = one_node()
     operator.measure(answers)
     operator.measure(after=DAY_SECONDS + SPREAD_SECONDS)
     assert tidied(operator), "the node is there"
+    history(operator)["installation"] = "other/ng" if foreign else DEFAULTS.installation
     operator.cluster.remove(NODES, "node-1")
     operator.catch_up()
     assert tidied(operator) is kept
     operator.cluster.pass_time(KEPT_SECONDS - INTERVAL)
     assert tidied(operator) is kept
     operator.cluster.pass_time(INTERVAL)
-    assert not tidied(operator)
+    assert tidied(operator) is foreign

@@ -4,6 +4,7 @@ logs; /healthz, /readyz and /metrics as a kubelet and Prometheus ask for them.
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import re
@@ -11,6 +12,7 @@ import resource
 import sys
 from collections.abc import AsyncIterator, Iterator
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -276,9 +278,11 @@ SENT = {
 
 @contextlib.contextmanager
 def few_descriptors(count: int) -> Iterator[None]:
-    """This process may open no more than so many files."""
+    """This process may open so many files more."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count, before[1]))
+    taken = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+    free = (number for number in range(before[0]) if number not in taken)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next(itertools.islice(free, count, None)), before[1]))
     try:
         yield
     finally:
@@ -307,9 +311,11 @@ async def test_a_client_that_keeps_connections_shuts_nobody_out(
     served: Served, sent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many it opens, and whatever it sends: the kubelet gets its answer, and not by their age."""
+    assert http_server.MAX_CONNECTIONS < 1024 / 2, "what a process may open by default"
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 50)
     monkeypatch.setattr(http_server, "CONNECTION_SECONDS", 3600.0)
-    command = [sys.executable, "-c", HOLD, str(served.port), "1100", repr(SENT[sent])]
-    with few_descriptors(1024):
+    command = [sys.executable, "-c", HOLD, str(served.port), "500", repr(SENT[sent])]
+    with few_descriptors(320):  # of which asyncio takes 128 at once
         client = await asyncio.create_subprocess_exec(*command, stdin=-1, stdout=-1)
         assert client.stdin
         assert client.stdout

@@ -1,7 +1,5 @@
 """How many GPUs of a node can be used, and to which cause the others are lost."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

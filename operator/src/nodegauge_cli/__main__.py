@@ -42,6 +42,7 @@ SUBCOMMANDS = {
         "Judge probe results, NodeReports, nccl-tests logs or pasted text.",
         "cli",
     ),
+    "node": Lazy("nodegauge_cli.node.command", "Measure and judge this machine.", "probes,cli"),
     "nodes": Lazy("nodegauge_cli.nodes", "A line per node, chosen and sorted as asked.", ""),
     "override": Lazy("nodegauge_cli.override", "Overrule nodegauge on one node for a time.", ""),
     "pause": Lazy("nodegauge_cli.pause", "Pause a policy, or end that.", ""),
@@ -55,6 +56,16 @@ SUBCOMMANDS = {
     "why": Lazy("nodegauge_cli.why", "Why a pending pod does not get a node.", ""),
     "zero": Lazy("nodegauge_cli.zero.command", "Bigger GPUs, more GPUs or offload, for a model.", "cli"),
 }
+
+
+JUDGES = frozenset({"bmc", "judge", "node"})
+"""Subcommands whose exit code 1 says that hardware is bad."""
+
+
+class CannotJudge(click.ClickException):
+    """One of them could not begin."""
+
+    exit_code = 2
 
 
 class LazyGroup(click.Group):
@@ -74,7 +85,8 @@ class LazyGroup(click.Group):
         except ModuleNotFoundError as error:
             if error.name is None or error.name.startswith("nodegauge_"):
                 raise
-            raise click.ClickException(
+            refusal = CannotJudge if cmd_name in JUDGES else click.ClickException
+            raise refusal(
                 f"`{cmd_name}` needs the Python package {error.name}. In a checkout of nodegauge: "
                 f"pip install '.[{lazy.extra}]'"
             ) from None

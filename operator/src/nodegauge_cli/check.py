@@ -1,15 +1,15 @@
-"""`nodegauge check`: does the API server serve the CRDs, and is the operator healthy?
+"""`nodegauge check`: does the API server serve the CRDs, may the operator do its work, and is it healthy?
 
 The chart's test (`helm test`) runs this, and people can, from a place that reaches pods.  It changes nothing.
-Its only right is one that the operator has too: list pods in its namespace.  It asks the pod directly,
-because users can disable the Service.
+The only right that it needs is one that the operator has too: list pods in its namespace.  It asks the pod
+directly, because users can disable the Service.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import aiohttp
 import click
@@ -23,6 +23,31 @@ from nodegauge_operator.kube.errors import Forbidden, KubeError
 POLL_SECONDS = 1.0
 ANSWER_SECONDS = 5.0
 """For one answer of the operator, as long as its liveness probe waits."""
+
+
+CRDS = (*names.CRD_NAMES, names.HISTORY_CRD)
+"""All that the operator writes and reads by default."""
+REVIEWS = "/apis/authorization.k8s.io/v1"
+WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+RIGHTS = {
+    "": {
+        "nodes": "get list watch patch",
+        "nodes/status": "patch",
+        f"{names.POLICY_PLURAL}.{names.GROUP}": "list watch",
+        f"{names.POLICY_PLURAL}/status.{names.GROUP}": "patch",
+        f"{names.REPORT_PLURAL}.{names.GROUP}": "get list watch create delete",
+        f"{names.REPORT_PLURAL}/status.{names.GROUP}": "patch",
+        f"{names.READING_PLURAL}.{names.GROUP}": "get list watch delete",
+        f"{names.HISTORY_PLURAL}.{names.GROUP}": "get list create patch delete",
+    },
+    "default": {"events": "create"},
+    "own": {
+        "pods": "get list watch create delete",
+        "daemonsets.apps": "list watch create patch delete",
+    },
+}
+"""What the operator does in the whole cluster, in `default` and in its own namespace: the chart's rbac.yaml
+without what it asks for by a name."""
 
 
 class NotReady(Exception):
@@ -41,7 +66,7 @@ class NotReady(Exception):
     help="How long to wait for a healthy operator.",
 )
 def check(namespace: str, instance: str, port: int, timeout: float) -> None:
-    """Check the CRDs, and the operator's /healthz and /readyz.
+    """Check the CRDs, the rights of the operator's account, and its /healthz and /readyz.
 
     The command stops at the first check that fails, with exit code 1. It changes nothing. Run it from a place
     that can reach pods, for example inside a pod.
@@ -65,6 +90,7 @@ async def check_all(client: Client, *, namespace: str, selector: str, port: int,
     """Every check in turn, with a line for each that passes.  Raises `NotReady` for the first that fails."""
     deadline = asyncio.get_running_loop().time() + within
     click.echo(await _wait(lambda: _served(client), deadline=deadline))
+    click.echo(await _wait(lambda: _allowed(client, namespace, selector), deadline=deadline))
     for path in ("/healthz", "/readyz"):
         check_path = _HttpCheck(client, namespace=namespace, selector=selector, port=port, path=path)
         click.echo(await _wait(check_path, deadline=deadline))
@@ -88,13 +114,59 @@ async def _wait(step: Callable[[], Awaitable[str]], *, deadline: float) -> str:
 
 
 async def _served(client: Client) -> str:
-    missing = await workloads.missing_crds(client)
+    missing = await workloads.missing_crds(client, CRDS)
     if missing:
         raise NotReady(
             f"CRDs are missing: {', '.join(missing)}. Set crds.enabled and run helm upgrade; "
             "without Helm, kubectl apply --filename crds/"
         )
-    return f"CRDs are served: {', '.join(names.CRD_NAMES)}"
+    return f"CRDs are served: {', '.join(CRDS)}"
+
+
+async def _allowed(client: Client, namespace: str, selector: str) -> str:
+    """Whether the account of the operator's pods has its rights, by the API server's own answer; who has
+    another account, and may not ask for one, hears that nobody asked."""
+    accounts = {pod.account for pod in await workloads.pods(client, namespace=namespace, selector=selector)}
+    if not accounts:
+        raise _no_pod("", namespace, selector)
+    user = f"system:serviceaccount:{namespace}:{sorted(accounts)[0]}"
+    me = (await client.call("POST", WHO_AM_I, body={}))["status"]["userInfo"].get("username")
+    spec = {} if me == user else {"user": user, "groups": _groups(namespace)}
+    missing = []
+    for where, resource, verb in _needed(namespace):
+        kind, _, group = resource.partition(".")
+        named = dict(zip(("resource", "subresource"), kind.split("/"), strict=False))
+        asked = {"verb": verb, "group": group, "namespace": where, **named}
+        path = f"{REVIEWS}/{'' if me != user else 'self'}subjectaccessreviews"
+        try:
+            answer = await client.call("POST", path, body={"spec": spec | {"resourceAttributes": asked}})
+        except Forbidden:
+            return f"rights of {user}: not checked, since {me} may not ask for them"
+        if not answer["status"]["allowed"]:
+            missing.append(f"{verb} {resource}{f' in namespace {where}' if where else ''}")
+    if missing:
+        raise NotReady(
+            f"{user} may not: {', '.join(missing)}. Run helm upgrade with the chart of this version, which "
+            "brings its roles; without Helm, apply them as the chart renders them"
+        )
+    return f"account {user} has the operator's rights"
+
+
+def _groups(namespace: str) -> list[str]:
+    return ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
+
+
+def _needed(namespace: str) -> Iterator[tuple[str, str, str]]:
+    """Namespace, resource and verb of each right."""
+    for where, resources in RIGHTS.items():
+        for resource, verbs in resources.items():
+            for verb in verbs.split():
+                yield namespace if where == "own" else where, resource, verb
+
+
+def _no_pod(lacks: str, namespace: str, selector: str) -> NotReady:
+    look = f"kubectl get pods --namespace {namespace} --selector {selector}"
+    return NotReady(f"no operator pod in namespace {namespace}{lacks}: {look}")
 
 
 class _HttpCheck:
@@ -111,10 +183,7 @@ class _HttpCheck:
         pods = await workloads.pods(self._client, namespace=self._namespace, selector=self._selector)
         running = [pod for pod in pods if pod.ip and pod.grace is None]
         if not running:
-            raise NotReady(
-                f"no operator pod in namespace {self._namespace} has an address yet: "
-                f"kubectl get pods --namespace {self._namespace} --selector {self._selector}"
-            )
+            raise _no_pod(" has an address yet", self._namespace, self._selector)
         for pod in running:
             status, text = await self._get(pod)
             if status != 200:

@@ -20,6 +20,7 @@ import click
 import msgspec
 
 from nodegauge_operator import names
+from nodegauge_operator.kube.errors import DENIED
 
 PAGE = 500
 """Objects in a page of a list."""
@@ -30,7 +31,11 @@ REPORTS, POLICIES, READINGS = (
     f"{OF_OURS}/{plural}" for plural in (names.REPORT_PLURAL, names.POLICY_PLURAL, names.READING_PLURAL)
 )
 NODES = "/api/v1/nodes"
+UNAUTHORIZED = 401
+NOT_LOGGED_IN = "You must be logged in to the server"
+"""In kubectl's words for 401 (kubernetes, kubectl/pkg/cmd/util: StandardErrorMessage)."""
 _STATUS = re.compile(r"^Error from server \((\w+)\)", re.MULTILINE)
+_OF_PODS = re.compile(r"/namespaces/([^/]+)/pods")
 
 Object = dict[str, Any]
 
@@ -86,11 +91,7 @@ class Cluster:
         return self._call("PATCH", f"{path}/{quote(name)}", {}, body=body, resource=resource)
 
     def watch(self, path: str, **query: object) -> Iterator[Object]:
-        """Events of a watch (`type`, `object`) until the API server ends it.  Needs kubectl."""
-        if not self._kubectl:
-            raise NoCluster(
-                "`watch` needs kubectl on PATH: install it, or run `nodegauge nodes` again instead."
-            )
+        """Events of a watch (`type`, `object`) until the API server ends it.  `need_kubectl` comes first."""
         command = self._command("get", "--raw", _url(path, query | {"watch": 1}))
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             assert process.stdout is not None, "it is a pipe"
@@ -99,9 +100,14 @@ class Cluster:
                 for line in process.stdout:
                     yield msgspec.json.decode(line)
                 if process.wait():
-                    raise _refusal(process.stderr.read().decode(errors="replace"))
+                    raise _refusal(process.stderr.read().decode(errors="replace"), "GET", path)
             finally:
                 process.terminate()
+
+    def need_kubectl(self, what: str, instead: str) -> None:
+        """Raises `NoCluster` where there is none: the operator's client does not do this."""
+        if not self._kubectl:
+            raise NoCluster(f"{what} needs kubectl on PATH: install it, or {instead} instead.")
 
     def namespace(self) -> str:
         """The namespace of the user's context, as kubectl takes it."""
@@ -145,7 +151,7 @@ class Cluster:
                 f"the API server has not answered in {CALL_SECONDS} s: is it reachable?"
             ) from None
         if done.returncode:
-            raise _refusal(done.stderr.decode(errors="replace"))
+            raise _refusal(done.stderr.decode(errors="replace"), verb, path)
         try:
             answer: Object = msgspec.json.decode(done.stdout)
         except msgspec.DecodeError:
@@ -153,6 +159,8 @@ class Cluster:
         return answer
 
     def _by_client(self, verb: str, path: str, query: Mapping[str, object], body: Object | None) -> Object:
+        if self._context:
+            self.need_kubectl("--context", "set KUBECONFIG to a file of that cluster")
         import asyncio
 
         from nodegauge_operator.kube.client import MERGE, connect
@@ -173,9 +181,9 @@ class Cluster:
         except NotFound as error:
             raise _missing(str(error)) from None
         except Forbidden as error:
-            raise _forbidden(str(error)) from None
+            raise _forbidden(str(error), verb, path) from None
         except KubeError as error:
-            raise _unreachable(str(error)) from None
+            raise (_unknown if error.status == UNAUTHORIZED else _unreachable)(str(error)) from None
 
 
 def context_option(function: Any) -> Any:
@@ -189,16 +197,16 @@ def _url(path: str, query: Mapping[str, object]) -> str:
     return f"{path}?{urlencode(query)}" if query else path
 
 
-def _refusal(text: str) -> NoCluster:
-    """What kubectl says, with the way out."""
+def _refusal(text: str, verb: str, path: str) -> NoCluster:
+    """What kubectl says of a call, with the way out."""
     text = " ".join(text.split())
     refusal = _STATUS.search(text)
     match refusal[1] if refusal else "":
         case "NotFound":
             return _missing(text)
-        case "Forbidden" | "Unauthorized":
-            return _forbidden(text)
-    return _unreachable(text)
+        case "Forbidden":
+            return _forbidden(text, verb, path)
+    return (_unknown if NOT_LOGGED_IN in text else _unreachable)(text)
 
 
 def _missing(text: str) -> NotThere:
@@ -207,9 +215,29 @@ def _missing(text: str) -> NotThere:
     return NotThere(text)
 
 
-def _forbidden(text: str) -> NoCluster:
+def _forbidden(text: str, verb: str, path: str) -> NoCluster:
+    """With the role that would help; none helps against an admission policy."""
+    denied = any(reason in text for reason in DENIED)
+    return NoCluster(text if denied else f"{text}\n{_role(verb, path)}")
+
+
+def _role(verb: str, path: str) -> str:
+    """Who gives the right to this call (docs/kubectl.md, Rights)."""
+    if path.startswith(OF_OURS):
+        return f"Ask for the ClusterRole nodegauge-{'view' if verb == 'GET' else 'edit'}."
+    if path.startswith(f"{NODES}/"):
+        return (
+            "Ask for the ClusterRole nodegauge-override, which gives get and patch of nodes. Nobody has it "
+            "until it is bound, an editor of policies neither (docs/kubectl.md, Rights)."
+        )
+    if namespaced := _OF_PODS.search(path):
+        return f"Ask for the ClusterRole view in namespace {namespaced[1]}."
+    return "No ClusterRole of nodegauge gives this right: ask for one that lists nodes."
+
+
+def _unknown(text: str) -> NoCluster:
     return NoCluster(
-        f"{text}\nAsk for the ClusterRole nodegauge-view (or nodegauge-edit to change something)."
+        f"{text}\nThe API server does not know who you are: log in again (`kubectl auth whoami`)."
     )
 
 

@@ -12,7 +12,7 @@ import click
 from nodegauge_cli import output
 from nodegauge_cli.cluster import NODES, READINGS, REPORTS, Cluster, NoCluster, NotThere, context_option
 from nodegauge_cli.completion import node_names
-from nodegauge_cli.diff_facts import CELSIUS, Fact, Facts, differs, facts, labels
+from nodegauge_cli.diff_facts import CELSIUS, COUNTERS, Fact, Facts, differs, facts, labels
 from nodegauge_cli.reported import results_of
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Report, parse_report, unstamp
@@ -25,13 +25,14 @@ ALIKE = f"Temperatures within {CELSIUS:.0f} °C count as alike, and bandwidth, c
 
 class Side(NamedTuple):
     """One node: its name, when the health probe read it (empty: never), what is known of it, and its labels;
-    `unread`: parts of its NodeReading that cannot be read."""
+    `unread`: parts of its NodeReading that cannot be read; `up`: seconds from boot to reading, or None."""
 
     node: str
     read_at: str
     facts: Facts
     labels: dict[str, Fact] | None
     unread: tuple[str, ...]
+    up: float | None
 
 
 class Difference(NamedTuple):
@@ -63,7 +64,9 @@ def document(one: Side, other: Side) -> Mapping[str, object]:
     """The same for programs; null: not read."""
     result, alike, neither = compared(one, other)
     return {
-        "nodes": [{"name": side.node, "readAt": side.read_at or None} for side in (one, other)],
+        "nodes": [
+            {"name": side.node, "readAt": side.read_at or None, "upSeconds": side.up} for side in (one, other)
+        ],
         "differences": [
             {"what": each.what, "values": [value or None for value in each.values]} for each in result
         ],
@@ -83,7 +86,7 @@ def text(one: Side, other: Side) -> Iterator[str]:
     if known:
         yield from _table(known, one, other)
     elif alike:
-        yield f"Nothing differs of the {len(alike)} things that were read on both nodes."
+        yield f"No difference in what both were read for: {len(alike)} things."
     else:
         yield "Nothing was read on both nodes, so nothing can be compared."
     if once:
@@ -92,6 +95,8 @@ def text(one: Side, other: Side) -> Iterator[str]:
         yield from _table(once, one, other)
     yield ""
     yield from _rest(known, alike, neither, (one, other))
+    if any(each.what in COUNTERS and all(each.values) for each in result):
+        yield output.paragraph(_counted((one, other)))
 
 
 def compared(one: Side, other: Side) -> tuple[list[Difference], list[str], list[str]]:
@@ -129,12 +134,14 @@ def _side(cluster: Cluster, node: str) -> Side:
     results, unread = results_of(reading) if (reading := cluster.find(READINGS, node)) else ({}, [])
     health = report.status.probe[names.PROBE_HEALTH]
     result = results.get(names.PROBE_HEALTH)
+    up = result.host.boottime_ms if result is not None else None
     return Side(
         node=node,
         read_at=health.read_at,
         facts=facts(report.status, result),
         labels=_labels(cluster, report),
         unread=tuple(unread) if result is None else (),
+        up=up / 1000 if isinstance(up, int) else None,
     )
 
 
@@ -154,13 +161,25 @@ def _when(side: Side) -> str:
     return f"read {ago} ago, at {side.read_at}" + "".join(f"; {text}" for text in side.unread)
 
 
+def _counted(sides: tuple[Side, Side]) -> str:
+    """Since when errors are counted, as far as that is known."""
+    up = [
+        f"{side.node} had been up for {output.age(side.up)}"
+        if side.up is not None
+        else f"how long {side.node} had been up was not read"
+        for side in sides
+    ]
+    return f"Errors are counted since the driver was loaded, after the last boot: {'; '.join(up)}."
+
+
 def _table(result: Sequence[Difference], one: Side, other: Side) -> Iterator[str]:
     head = Difference("", (one.node, other.node))
     for each in (head, *result):
         values = [output.printable(value or NOT_READ) for value in each.values]
+        shown = each.what.replace(names.PREFIX, "")
         columns = [
             textwrap.wrap(cell, width) or [""]
-            for cell, width in zip((each.what, *values), (WHAT, VALUE, VALUE), strict=True)
+            for cell, width in zip((shown, *values), (WHAT, VALUE, VALUE), strict=True)
         ]
         for at in range(max(map(len, columns))):
             cells = [column[at] if at < len(column) else "" for column in columns]
@@ -171,8 +190,9 @@ def _table(result: Sequence[Difference], one: Side, other: Side) -> Iterator[str
 def _rest(
     known: Sequence[Difference], alike: Sequence[str], neither: Sequence[str], sides: tuple[Side, Side]
 ) -> Iterator[str]:
-    text = f"{len(known) + len(alike)} things were read on both: {len(known)} differ. {ALIKE}"
-    yield output.paragraph(text)
+    if known:
+        yield output.paragraph(f"{len(known) + len(alike)} things were read on both: {len(known)} differ.")
+    yield output.paragraph(ALIKE)
     if neither:
         yield output.paragraph(f"Read on neither: {', '.join(neither)}.")
     without = [side.node for side in sides if side.labels is None]

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from nodegauge_contract import Gpu, Result, Unavailable
+from nodegauge_contract import Gpu, LinkErrors, Result, Unavailable
+from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import ReportStatus
 
@@ -24,6 +25,25 @@ OWN_LABELS = ("kubernetes.io/hostname", names.LABEL_VALIDATED_AT)
 """Labels that tell nodes apart, whatever they have."""
 ACTIVE = 1
 """State of an NVLink (`LinkGroup.state`)."""
+LINK_ERRORS, REPLAYS, CORRECTABLE = "NVLink errors", "PCIe replays", "PCIe correctable errors"
+COUNTERS = (LINK_ERRORS, REPLAYS, CORRECTABLE)
+"""What the driver counts from its start on: how much it says depends on how long ago that was."""
+KINDS_OF_ERRORS = (
+    {
+        "replay": "replays",
+        "recovery": "recoveries",
+        "crc_flit": "CRC errors of flits",
+        "crc_data": "CRC errors of data",
+    },
+    {
+        "recoveries": "recoveries",
+        "recovery_failed": "failed recoveries",
+        "received": "faulty packets",
+        "integrity": "integrity errors",
+        "effective": "errors after correction",
+    },
+)
+"""Members of `LinkErrors`, summed over a GPU's active links: up to NVLink 4, and of NVLink 5."""
 
 
 class Fact(NamedTuple):
@@ -96,8 +116,11 @@ def _links(gpus: Sequence[Gpu], result: Result | None) -> Facts:
     return {
         "active NVLinks": _each(gpus, _active_links),
         "NVLink rate": _each(gpus, _link_rate, "MB/s"),
+        LINK_ERRORS: _each(gpus, lambda gpu: _link_errors(gpu.link_errors)),
         "PCIe of card and slot": _each(gpus, lambda gpu: _pcie(gpu.pcie.max_generation, gpu.pcie.max_width)),
         "PCIe lanes in use": _each(gpus, lambda gpu: gpu.pcie.width),
+        REPLAYS: _each(gpus, lambda gpu: gpu.pcie.replays),
+        CORRECTABLE: _each(gpus, lambda gpu: gpu.pcie.correctable),
         "RDMA ports": _fact(", ".join(f"{count} x {state}" for state, count in states.most_common())),
     }
 
@@ -120,7 +143,7 @@ def _measured(status: ReportStatus, gpus: Sequence[Gpu]) -> Facts:
         "all_reduce without P2P": _rate(bandwidth.p2p_off),
         "computing speed": _close(load.tflops, "TFLOPS", (load.tflops or 0) * CLOCK),
         "interconnect": _fact(status.interconnect.klass),
-        "verdict": _fact(status.verdict.value),
+        "verdict": _fact(status.verdict.value if status.verdict is not Verdict.UNKNOWN else ""),
         "taints": _fact(", ".join(f"{t.key}={t.value}" for t in status.desired.taints) or "none"),
     }
 
@@ -193,7 +216,23 @@ def _active_links(gpu: Gpu) -> object:
     """None where the state of a link is unknown, or the GPU answers no more."""
     if gpu.error is not None or any(isinstance(group.state, Unavailable) for group in gpu.links):
         return None
-    return sum(len(group.links) for group in gpu.links if group.state == ACTIVE)
+    active = sum(len(group.links) for group in gpu.links if group.state == ACTIVE)
+    others = sorted(link for group in gpu.links if group.state != ACTIVE for link in group.links)
+    without = f" without link {', '.join(map(str, others))}" if active and others else ""
+    return f"{active}{without}"
+
+
+def _link_errors(links: LinkErrors) -> str:
+    """Each kind above zero, and the kinds that were not read; empty if none was."""
+    for kinds in KINDS_OF_ERRORS:
+        counts = {what: getattr(links, name) for name, what in kinds.items()}
+        unread = [what for what, count in counts.items() if isinstance(count, Unavailable)]
+        if len(unread) < len(counts):
+            parts = [f"{count} {what}" for what, count in counts.items() if what not in unread and count]
+            if isinstance(links.full, int) and links.full:
+                parts.append(f"{links.full} links with a full counter")
+            return (", ".join(parts) or "none") + (f" ({', '.join(unread)} not read)" if unread else "")
+    return ""
 
 
 def _link_rate(gpu: Gpu) -> object:

@@ -21,7 +21,7 @@ from nodegauge_operator import names
 if TYPE_CHECKING:
     from nodegauge_cli.explanation import Explanation, ReadBy
     from nodegauge_judge import GpuIdentity
-    from nodegauge_operator.core.faults import Fault
+    from nodegauge_operator.api.fault import Fault
 
 WHOLE_FAULTS = 2
 """Confirmed faults that are shown with their steps, so that one screen holds them; the others have a line."""
@@ -95,6 +95,10 @@ def lines(explanation: Explanation, *, now: float, everything: bool = False) -> 
     if others:
         yield entry("", f"nodegauge explain {explanation.standing.node} --all shows all with their steps.")
     yield ""
+    if confirmed:
+        node = explanation.standing.node
+        pods = f"kubectl get pods -A --field-selector spec.nodeName={node}"
+        yield entry("jobs", f"not known here: `{pods}` lists what runs on it.")
     if explanation.standing.why_unread and not known:
         yield from _steps(looking_at(explanation.standing.node))
         yield ""
@@ -110,8 +114,9 @@ def _head(explanation: Explanation, *, now: float) -> Iterator[str]:
     yield entry(text.upper(), f"{standing.node}: {_headline(explanation)}", style=style or TITLE)
     if standing.why_unread and standing.health == "fail":
         yield entry("unread", standing.why_unread, style=WORTH_A_LOOK)
-    gpus = f"{standing.gpus}x {standing.product}, driver {standing.driver}" if standing.gpus else "none read"
-    yield entry("gpus", gpus)
+    switched = ", NVSwitch" if explanation.nvswitch else ""
+    gpus = f"{standing.gpus}x {standing.product}{switched}, driver {standing.driver}"
+    yield entry("gpus", gpus if standing.gpus else "none read")
     if explanation.interconnect:
         yield entry("link", explanation.interconnect)
     if explanation.bandwidth:
@@ -161,6 +166,8 @@ def _carried(explanation: Explanation) -> Iterator[str]:
         condition = explanation.condition or "none"
         yield entry("", f"condition {names.CONDITION}: {condition}")
         yield entry("", f"labels {_labels(standing.labels) or 'none'}")
+        if explanation.supplies:
+            yield entry("", explanation.supplies, style=WORTH_A_LOOK)
     for key in explanation.conflicts:
         yield entry("", f"label {key} belongs to somebody else, and is left alone", style=WORTH_A_LOOK)
     if explanation.refusal:
@@ -181,8 +188,11 @@ def _fault(fault: Fault, *, now: float) -> Iterator[str]:
     if fault.taint:
         yield entry("  taint", f"{fault.taint}: {state}")
     if fault.since:
-        seen = f"; last seen {fault.last_seen}" if fault.last_seen not in ("", fault.since) else ""
-        yield entry("  since", f"{_at(fault.since, now)}{seen}")
+        known = {"confirmed": fault.confirmed, "last seen": fault.last_seen}
+        later = "".join(f"; {what} {at}" for what, at in known.items() if at not in ("", fault.since))
+        yield entry("  since", f"{_at(fault.since, now)}{later}")
+    if fault.scope:
+        yield entry("  scope", fault.scope)
     for gpu in fault.gpus:
         yield entry("  gpu", _gpu(gpu))
     if not fault.gpus and fault.where:

@@ -5,18 +5,21 @@ Pure: from the report, the policy in force and the time.  What was not read is s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_cli.standing import Standing, applied, observing, standing_of
+from nodegauge_judge.gpu_models import known_models
+from nodegauge_judge.rule import NEXT
 from nodegauge_operator import names
+from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy
 from nodegauge_operator.api.report import Outcome, ProbeStatus, Report, ReportStatus
 from nodegauge_operator.core import gates, wording
-from nodegauge_operator.core.faults import Fault, faults
+from nodegauge_operator.core.faults import before, faults, supplies
 
 READERS = (names.PROBE_HEALTH, names.PROBE_NCCL, names.PROBE_LOAD)
 """Kinds of probe of which every node should have a reading; the others are named if they have one."""
@@ -46,10 +49,15 @@ class Explanation(Struct, frozen=True, rename="camel", kw_only=True):
     """Status and reason of the condition GPUValidated, as `False (FaultsFound)`; empty for none."""
     would_carry: list[str] = []
     """In mode Observe: the taints that the node would carry in mode Enforce."""
+    nvswitch: bool = False
+    """Whether NVSwitches certainly join its GPUs, by their model and number."""
     interconnect: str = ""
     """How the GPUs are joined, with the numbers and the evidence; or why that is unknown."""
     bandwidth: str = ""
-    """What NCCL measured, or why no run can be made; empty if neither is known."""
+    """What NCCL measured, and whether that is older than the worst fault; or why no run can be made; empty if
+    neither is known."""
+    supplies: str = ""
+    """Why the label `psu` says fault where no supply reports one; empty otherwise."""
     faults: list[Fault] = []
     """What is wrong, the worst first, each with its evidence and its steps."""
     override: Override | None = None
@@ -69,16 +77,19 @@ class Explanation(Struct, frozen=True, rename="camel", kw_only=True):
 def explained(report: Report, policy: Policy | None, *, now: float) -> Explanation:
     """The explanation of one node; `policy`: the one that the report names, None if it is gone."""
     status, in_force = report.status, applied(policy, report.status)
-    desired = status.desired
+    desired, gpus, known = status.desired, status.gpus, faults(status, policy=in_force, node=report.name)
+    board = known_models().find(gpus.product).board
     enforcing = replace(in_force, spec=replace(in_force.spec, mode=Mode.ENFORCE))
     would = gates.taints(status, policy=enforcing) if observing(policy) else []
     return Explanation(
         standing=standing_of(report, policy, now=now),
         condition=f"{desired.condition} ({desired.reason})" if desired.condition else "",
         would_carry=[wording.short(taint) for taint in would],
+        nvswitch=board is not None and board.switched(gpus.count + len(gpus.missing)),
         interconnect=_interconnect(status),
-        bandwidth=status.bandwidth.message or status.bandwidth.detail,
-        faults=faults(status, policy=in_force, node=report.name),
+        bandwidth=bandwidth(status, known),
+        faults=known,
+        supplies=supplies(status, known),
         override=status.override,
         conflicts=list(desired.conflicts),
         refusal=desired.refusal,
@@ -88,12 +99,19 @@ def explained(report: Report, policy: Policy | None, *, now: float) -> Explanati
     )
 
 
+def bandwidth(status: ReportStatus, known: Sequence[Fault]) -> str:
+    """What NCCL measured, and that this was before the worst of the known faults; or why it cannot run."""
+    measured, old = status.bandwidth.message, before(status.probe[names.PROBE_NCCL].read_at, known)
+    return (f"{old}: {measured}" if old else measured) if measured else status.bandwidth.detail
+
+
 def _interconnect(status: ReportStatus) -> str:
     joined = status.interconnect
     if not joined.klass and not joined.message:
         return ""
     evidence = f" [{joined.evidence}]" if joined.evidence else ""
-    return f"{joined.klass or f'unknown ({joined.reason})'}{evidence}: {joined.message}"
+    message = joined.message.partition(NEXT)[0]
+    return f"{joined.klass or f'unknown ({joined.reason})'}{evidence}: {message}"
 
 
 def _readings(status: ReportStatus) -> Iterator[ReadBy]:

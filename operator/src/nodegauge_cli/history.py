@@ -38,7 +38,7 @@ FLAT = 0.02
 
 
 class Known(NamedTuple):
-    """What the cluster has of a node; `remark`: why there is no NodeHistory."""
+    """What the cluster has of a node; `remark`: why it has no NodeHistory."""
 
     report: Report | None
     history: NodeHistory | None
@@ -99,7 +99,7 @@ def text(node: str, known: Known, days: Mapping[str, Day]) -> Iterator[str]:
     yield output.entry("now", _now(known))
     for at, line in enumerate(trend(days)):
         yield output.entry("" if at else "trend", line)
-    if not days:
+    if known.remark or not days:
         yield output.entry("days", known.remark or "no day has been recorded yet")
     lines = list(sparklines(days))
     if lines:
@@ -151,7 +151,15 @@ def _known(cluster: Cluster, node: str) -> Known:
         result = cluster.find(HISTORIES, node)
     except NotThere:
         return Known(report, None, "this cluster has no NodeHistories: an older version is installed")
-    return Known(report, parse_node_history(result) if result is not None else None)
+    kept = parse_node_history(result) if result is not None else None
+    if report is not None and kept is not None and kept.node_uid not in ("", report.node_uid):
+        return Known(
+            report,
+            None,
+            "not shown: until this machine's first day is over, the NodeHistory is of one that had this name "
+            f"before; `nodegauge ticket {node} --gone` has its faults",
+        )
+    return Known(report, kept)
 
 
 def _last(days: Mapping[str, Day], count: int) -> dict[str, Day]:

@@ -10,7 +10,7 @@ if that is given too.  The judgement is the operator's for a node without histor
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -46,6 +46,22 @@ from nodegauge_judge.nccl.measurement import NcclJudgement
 from nodegauge_operator import names
 
 
+def criteria_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options by which `criteria_of` judges, parameters `policy` and `cables`."""
+    policy = click.option(
+        "--policy",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Judge by the thresholds, expectations and rules of this GPUValidationPolicy (YAML).",
+    )
+    cables = click.option(
+        "--power-inventory",
+        "cables",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Compare power limits with cables and supply in this file (YAML) instead of the policy's.",
+    )
+    return policy(cables(command))
+
+
 @click.command()
 @click.argument("file", type=click.File("rb"))
 @click.option(
@@ -56,17 +72,7 @@ from nodegauge_operator import names
     show_default=True,
     help="Print text, or the judgement as JSON.",
 )
-@click.option(
-    "--policy",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Judge by the thresholds, expectations and rules of this GPUValidationPolicy (YAML).",
-)
-@click.option(
-    "--power-inventory",
-    "cables",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Compare power limits with the cables and the supply in this file (YAML) instead of the policy's.",
-)
+@criteria_options
 @click.option(
     "--before",
     "earlier",
@@ -112,7 +118,7 @@ def judge(
       kubectl get nodereading NODE -o jsonpath={.feed.reading} | nodegauge judge -
       (nvidia-smi topo -m; nvidia-smi -q) | nodegauge judge -
     """
-    criteria = _criteria(policy, cables)
+    criteria = criteria_of(policy, cables)
     parts = parts_of(file, collective=Collective(collective) if collective else None, ranks=ranks)
     if cables is not None and not all(_has_power(part.document) for part in parts):
         raise click.UsageError("--power-inventory is for results of the health probe and for pasted output")
@@ -122,13 +128,7 @@ def judge(
             sections = [_section(part, criteria, before, alone=len(parts) == 1) for part in parts]
     except NoHistory as error:
         raise click.UsageError(f"--before is for {error}") from None
-    verdicts = [section.verdict for section in sections]
-    verdict = worst(verdicts) if len(sections) > 1 else verdicts[0]
-    if form == "json":
-        sys.stdout.write(_json(sections, verdict))
-    else:
-        _show_all(sections, verdict)
-    raise SystemExit(EXIT_CODES.get(verdict, EXIT_UNKNOWN))
+    raise SystemExit(tell(sections, as_json=form == "json"))
 
 
 class Section(NamedTuple):
@@ -165,7 +165,18 @@ def _has_power(document: Document | Unusable) -> bool:
     return isinstance(document, Result) and document.probe in ("health", PASTED)
 
 
-def _show_all(sections: list[Section], verdict: Verdict) -> None:
+def tell(sections: Sequence[Section], *, as_json: bool) -> int:
+    """Print the judgements; the exit code, of several the worst."""
+    verdicts = [section.verdict for section in sections]
+    verdict = worst(verdicts) if len(sections) > 1 else verdicts[0]
+    if as_json:
+        sys.stdout.write(_json(sections, verdict))
+    else:
+        _show_all(sections, verdict)
+    return EXIT_CODES.get(verdict, EXIT_UNKNOWN)
+
+
+def _show_all(sections: Sequence[Section], verdict: Verdict) -> None:
     if len(sections) > 1:
         every = [section.verdict for section in sections]
         shown = next(section for section in sections if worst([section.verdict]) is verdict)
@@ -193,8 +204,8 @@ def show(document: Document, judgement: AnyJudgement, *, console: Console | None
         show_health(document, judgement, console=console)
 
 
-def _criteria(policy: Path | None, cables: Path | None) -> Criteria:
-    """Those of a policy, or the defaults; `cables` is a file with a power inventory."""
+def criteria_of(policy: Path | None, cables: Path | None) -> Criteria:
+    """Those of a policy, or the defaults; `cables` is a file with a power inventory.  Raises `BadInput`."""
     spec = _spec(policy) if policy is not None else {}
     with _naming(policy):
         criteria = Criteria.from_spec(spec)
@@ -214,7 +225,7 @@ def _naming(name: object) -> Iterator[None]:
         raise BadInput(f"{name}: {error}") from None
 
 
-def _json(sections: list[Section], verdict: Verdict) -> str:
+def _json(sections: Sequence[Section], verdict: Verdict) -> str:
     """The judgement; of several the worst verdict, and each with its title, or with its error."""
     each = [
         {"title": title, "verdict": Verdict.UNKNOWN, "error": str(judgement)}

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_cli.documents import Document
@@ -20,6 +21,7 @@ from nodegauge_contract.model import PASTED
 from nodegauge_judge import (
     CATALOGUE,
     Finding,
+    GpuIdentity,
     History,
     Judgement,
     NodeFacts,
@@ -28,7 +30,9 @@ from nodegauge_judge import (
     Verdict,
     judge_health,
 )
+from nodegauge_judge.case import identity
 from nodegauge_judge.feed.judge import FeedJudgement, judge_feed
+from nodegauge_judge.history.model import uuid_start
 from nodegauge_judge.loadtest_rules.judge import LoadJudgement, judge_load
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
@@ -44,6 +48,14 @@ JUDGED = (names.PROBE_HEALTH, names.PROBE_NCCL, names.PROBE_LOAD, names.PROBE_FE
 """Probes whose results can be judged."""
 EXIT_CODES = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1}
 EXIT_UNKNOWN = 3
+
+
+_WITHOUT_HISTORY = {
+    PASTED: "results of probes; what happened between two pastes is unknown",
+    names.PROBE_LOAD: "results of `health` and `nccl`; load runs have no history",
+    names.PROBE_FEED: "results of `health` and `nccl`; each feed window stands alone",
+}
+"""Why documents of a probe are judged without earlier ones."""
 
 
 class NoHistory(Exception):
@@ -71,11 +83,40 @@ class Criteria(NamedTuple):
         return {"thresholds": self.thresholds, "expectations": self.expectations, "node": self.node}
 
 
+class Kept(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What the next judgement of a node needs of its earlier ones, as a NodeReport keeps it."""
+
+    health: str = ""
+    """`History.encode`; empty before the first reading."""
+    nccl: str = ""
+    """`NcclJudgement.record`; empty before the first run."""
+    gpus: list[GpuIdentity] = []
+    """The GPUs that the node has, or had and lost."""
+
+    def after(self, result: Result, judgement: AnyJudgement) -> Kept:
+        """With one more judgement."""
+        if isinstance(judgement, NcclJudgement):
+            return replace(self, nccl=judgement.record)
+        if not isinstance(judgement, Judgement):
+            return self
+        known = {gpu.uuid: gpu for gpu in (*self.gpus, *map(identity, result.gpus)) if gpu.uuid}
+        starts = tuple(map(uuid_start, judgement.history.gpus))
+        gpus = [gpu for uuid, gpu in known.items() if uuid.startswith(starts)]
+        return replace(self, health=judgement.history.encode(), gpus=gpus)
+
+
 def judged(
-    document: Document, criteria: Criteria, *, earlier: Sequence[Document] = (), cluster: bool = True
+    document: Document,
+    criteria: Criteria,
+    *,
+    earlier: Sequence[Document] = (),
+    kept: Kept | None = None,
+    read_at: float = 0.0,
+    cluster: bool = True,
 ) -> AnyJudgement:
-    """The judgement.  `earlier`: results of the same probe on the same node, the oldest first.  Without
-    `cluster`, and of a paste or a log, which name no node, the findings say what to do on a single machine.
+    """The judgement.  `earlier`: results of the same probe on the same node, the oldest first; `kept`: what
+    is known of the node from before them.  `read_at`: epoch seconds; 0 if unknown.  Without `cluster`, and of
+    a paste or a log, which name no node, the findings say what to do on a single machine.
 
     Raises `Unusable` and `NoHistory`.
     """
@@ -83,7 +124,10 @@ def judged(
         if earlier:
             raise NoHistory("results; a NodeReport contains its own history")
         return judge_reported(document, partial(_fresh, document, criteria))
-    judgement = _of_result(document, criteria, earlier)
+    kept = kept or Kept()
+    for before in _of_probe(earlier, document.probe):  # as a report keeps it from run to run
+        kept = kept.after(before, _of_result(before, criteria, kept))
+    judgement = _of_result(document, criteria, kept, read_at=read_at)
     if cluster and document.node and document.probe != PASTED:
         return judgement
     findings, locations = map(outside_cluster, (judgement.findings, judgement.locations))
@@ -103,25 +147,29 @@ def outside_cluster(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _of_result(
-    document: Result, criteria: Criteria, earlier: Sequence[Document]
+    document: Result, criteria: Criteria, kept: Kept, *, read_at: float = 0.0
 ) -> Judgement | NcclJudgement | LoadJudgement | FeedJudgement:
+    history = History.decode(kept.health)
     if document.probe in (names.PROBE_HEALTH, PASTED):
-        if document.probe == PASTED and earlier:
-            raise NoHistory("results of probes; what happened between two pastes is unknown")
-        return _health(document, criteria, _of_probe(earlier, names.PROBE_HEALTH))
+        return judge_health(
+            document,
+            thresholds=criteria.thresholds,
+            node=criteria.node,
+            interval=criteria.interval,
+            history=history,
+            known=kept.gpus,
+            read_at=read_at,
+        )
     if document.probe == names.PROBE_LOAD:
-        if earlier:
-            raise NoHistory("results of `health` and `nccl`; load runs have no history")
-        return judge_load(document, thresholds=criteria.thresholds)
+        return judge_load(document, thresholds=criteria.thresholds, known=kept.gpus)
     if document.probe == names.PROBE_FEED:
-        if earlier:
-            raise NoHistory("results of `health` and `nccl`; each feed window stands alone")
         return judge_feed(document)
     if document.probe != names.PROBE_NCCL:
         raise Unusable(
             f"results of probe {document.probe!r} cannot be judged, only `health`, `nccl`, `load` and `feed`"
         )
-    return _nccl(document, criteria, _of_probe(earlier, names.PROBE_NCCL))
+    options = criteria.without_interval()
+    return judge_nccl(document, previous=kept.nccl, history=history, known=kept.gpus, **options)
 
 
 def power_inventory(document: Any) -> PowerInventory:
@@ -130,25 +178,6 @@ def power_inventory(document: Any) -> PowerInventory:
         return PowerInventory.of_file(document)
     except ValueError as error:
         raise Unusable(str(error)) from None
-
-
-def _health(result: Result, criteria: Criteria, earlier: Sequence[Result]) -> Judgement:
-    options: dict[str, Any] = {
-        "thresholds": criteria.thresholds,
-        "node": criteria.node,
-        "interval": criteria.interval,
-    }
-    history = None
-    for before in earlier:  # as a report keeps it from run to run
-        history = History.decode(judge_health(before, history=history, **options).history.encode())
-    return judge_health(result, history=history, **options)
-
-
-def _nccl(result: Result, criteria: Criteria, earlier: Sequence[Result]) -> NcclJudgement:
-    record = ""
-    for before in earlier:
-        record = judge_nccl(before, previous=record, **criteria.without_interval()).record
-    return judge_nccl(result, previous=record, **criteria.without_interval())
 
 
 def _fresh(node: Reported, criteria: Criteria, status: ProbeStatus, result: Result | None) -> Fresh | None:
@@ -176,7 +205,9 @@ def regraded(node: Reported, criteria: Criteria) -> NcclJudgement:
 
 
 def _of_probe(earlier: Sequence[Document], probe: str) -> list[Result]:
-    """The earlier results.  Raises `NoHistory` if one is of another probe."""
+    """The earlier results.  Raises `NoHistory` if this probe has none, or one is of another probe."""
+    if earlier and (refusal := _WITHOUT_HISTORY.get(probe)):
+        raise NoHistory(refusal)
     results = [result for result in earlier if isinstance(result, Result) and result.probe == probe]
     if len(results) != len(earlier):
         raise NoHistory(f"an earlier result of the same probe, `{probe}`")

@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -119,6 +121,22 @@ def dump(document: Any, form: str) -> str:
         return str(yaml.safe_dump(plain, sort_keys=False) if hidden else text).rstrip()
     text = json.dumps(plain, indent=2, ensure_ascii=False)
     return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
+
+
+def write_whole(target: Path, text: str) -> None:
+    """The file whole or not at all.  Raises OSError."""
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
+    ) as partial:
+        partial.write(text)
+    Path(partial.name).chmod(0o666 & ~_umask())
+    Path(partial.name).replace(target)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
 
 
 @contextmanager

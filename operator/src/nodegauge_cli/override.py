@@ -38,10 +38,6 @@ FOLLOWS = {
 }
 """What the operator does, by kind (docs/runbook.md, "How to overrule nodegauge")."""
 AFTERWARDS = "After it, a fault that is still there sets its taint again, within budget and rate."
-RIGHTS = (
-    "This command changes annotations of the node: it needs get and patch of nodes, which the ClusterRole "
-    "nodegauge-override gives (docs/kubectl.md, Rights). An editor of policies does not have them."
-)
 
 
 @click.command()
@@ -162,8 +158,11 @@ def _written(cluster: Cluster, node: str, annotations: dict[str, str]) -> str:
     lines = [f"{node} is {holds} until {until}, by {by}: {reason}"]
     if before:
         lines.append(f"This replaces {before}.")
-    if cluster.find(REPORTS, node) is None:
-        lines.append("nodegauge has no report of this node: a policy has to select it first.")
+    try:
+        if cluster.find(REPORTS, node) is None:
+            lines.append("nodegauge has no report of this node: a policy has to select it first.")
+    except NoCluster as error:  # what was written stands
+        lines.append(f"Whether nodegauge looks after it was not read: {error.message.splitlines()[0]}")
     lines.append(f"{FOLLOWS[kind]} {AFTERWARDS}")
     return "\n".join([*map(output.paragraph, lines), f"To end it now: {called()} override {node} --end"])
 
@@ -178,25 +177,13 @@ def _ended(cluster: Cluster, node: str) -> str:
 
 def _annotated(cluster: Cluster, node: str) -> str:
     """The override that the node has now, in words; empty for none."""
-    try:
-        body = cluster.get(f"{NODES}/{node}")
-    except NoCluster as error:
-        raise _without_right(error) from None
+    body = cluster.get(f"{NODES}/{node}")
     known = annotations_of(body["metadata"].get("annotations") or {})
     return f"{known.kind} until {known.until}, by {known.by}: {known.reason}" if known else ""
 
 
 def _patch(cluster: Cluster, node: str, annotations: dict[str, str | None]) -> None:
-    try:
-        cluster.patch("nodes", node, {"metadata": {"annotations": annotations}})
-    except NoCluster as error:
-        raise _without_right(error) from None
-
-
-def _without_right(error: NoCluster) -> NoCluster:
-    if 'resource "nodes"' not in error.message:
-        return error
-    return NoCluster(f"{error.message.splitlines()[0]}\n{RIGHTS}")
+    cluster.patch("nodes", node, {"metadata": {"annotations": annotations}})
 
 
 def _listed(cluster: Cluster) -> str:

@@ -15,9 +15,10 @@ from nodegauge_cli.cluster import POLICIES, REPORTS, Cluster, NoCluster, NotTher
 from nodegauge_cli.completion import called, node_names
 from nodegauge_cli.inputs import duration
 from nodegauge_operator import names
+from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.policy import Policy, PolicyInvalid, parse
 from nodegauge_operator.api.report import Outcome, ProbeStatus, Report, parse_report, stamp
-from nodegauge_operator.core.faults import Fault, faults
+from nodegauge_operator.core.faults import faults, sentence
 from nodegauge_operator.core.model import PodView, pod_view
 from nodegauge_operator.core.override import applied
 from nodegauge_operator.core.probes.registry import KINDS
@@ -197,5 +198,5 @@ def _shown(probe: ProbeStatus, known: Sequence[Fault], echo: Callable[[str], Non
     style = output.verdict(probe.verdict.value).style
     echo(output.entry(probe.name, f"{probe.verdict.value}: {probe.summary}", style=style))
     for fault in known:
-        echo(output.entry("", f"{fault.title} [{fault.code}]: {fault.sentence(400)}"))
+        echo(output.entry("", f"{fault.title} [{fault.code}]: {sentence(fault, 400)}"))
     return GOOD if probe.verdict in ("pass", "warn") else BAD

@@ -21,7 +21,7 @@ from nodegauge_cli.output import BAD, GOOD, TITLE, WORTH_A_LOOK, output_option, 
 from nodegauge_cli.standing import UNREAD, Standing, applied, policies_of, standing_of
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import Report, parse_report, stamp
-from nodegauge_operator.core.faults import faults
+from nodegauge_operator.core.faults import faults, sentence
 
 STREAM_SECONDS = 300
 """The API server ends a stream after this time; then all reports are judged by the clock again, so that one
@@ -76,6 +76,7 @@ class Watch:
 
     def begin(self) -> int:
         """Read everything once; how many nodes there are.  Raises `NoCluster`."""
+        self._cluster.need_kubectl("`watch`", "run `nodegauge nodes` again")
         self._policies = policies_of(self._cluster.each(POLICIES))
         self._list()
         self._told = {name: self._standing(name) for name in self._reports}
@@ -181,7 +182,7 @@ def _why(report: Report, policy: Policy | None, known: Standing, what: str) -> s
         return known.why_unread
     if what in OF_FAULTS and to not in ("", "pass"):
         worst = faults(status, policy=applied(policy, status), node=report.name)
-        return worst[0].sentence(MAX_WHY) if worst else status.summary
+        return sentence(worst[0], MAX_WHY) if worst else status.summary
     noted = [change.why for change in status.transitions if change.what == what and change.to == to]
     return noted[-1] if noted else status.summary
 

@@ -113,6 +113,8 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
     """What raises each severity."""
     next_step: str
     """The first thing to do."""
+    alone: str = ""
+    """The first thing to do where only one place has it; empty where that is the same."""
     way_out: tuple[str, ...]
     """Every step in order, commands in backquotes, with `PLACEHOLDERS` that a finding fills in."""
     check: Callable[[Input], Iterable[Observation]]
@@ -150,6 +152,7 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
     def summed_up(self, observations: Sequence[Observation]) -> Iterator[Finding]:
         """One finding per severity that occurs, worst first: it describes the worst location and names the
         others, so that a node with sixteen hot GPUs still fits into a report."""
+        alone = len(observations) == 1
         for severity in _WORST_FIRST:
             alike = [observation for observation in observations if observation.severity is severity]
             if not alike:
@@ -158,16 +161,17 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
             others = [
                 observation.short or observation.location for observation in alike if observation is not worst
             ]
-            finding = self.located(worst)
+            finding = self.located(worst, next_step=self.alone if alone else "")
             yield replace(
                 finding,
                 subject=worst.location + (f" and {len(others)} more" if others else ""),
                 evidence=worst.evidence | ({"also": _names(others)} if others else {}),
             )
 
-    def located(self, observation: Observation) -> Finding:
-        """The finding about one location alone."""
-        next_step = filled(self.next_step, gpus=observation.gpus, evidence=observation.evidence)
+    def located(self, observation: Observation, *, next_step: str = "") -> Finding:
+        """The finding about one location, with this step in place of the rule's."""
+        step = next_step or self.next_step
+        next_step = filled(step, gpus=observation.gpus, evidence=observation.evidence)
         return Finding(
             code=self.code,
             severity=observation.severity,
@@ -188,8 +192,8 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
 
     def outside_cluster(self, finding: Finding) -> Finding:
         """The same finding with a next step that needs no cluster."""
-        of_cluster = _OF_CLUSTER.search(self.next_step)
-        step = self._without_cluster[0] if of_cluster else _by_hand(self.next_step)
+        own = finding.message.rpartition(NEXT)[2] if NEXT in finding.message else self.next_step
+        step = self._without_cluster[0] if _OF_CLUSTER.search(self.next_step) else _by_hand(own)
         step = filled(step, gpus=finding.gpus, evidence=finding.evidence)
         return replace(finding, message=f"{measured(finding)}{NEXT}{step}")
 
@@ -242,6 +246,14 @@ def _names(names: Sequence[str]) -> str:
 
 REPORT = "`kubectl get nodereading NODE -o yaml` shows what was read."
 DRIVER_LOG = "On the node: `dmesg | grep -iE 'NVRM|Xid'` shows what the driver logged."
+SAVE_FIRST = "save `nvidia-bug-report.sh` and `dmesg` output before a reset or a reboot clears it"
+"""How a next step begins that ends with either."""
+SAVE = (
+    "Before a reset or a reboot clears them, save the logs as root on the node: `nvidia-bug-report.sh` (if "
+    "it hangs, with --safe-mode), and `journalctl -k -b | tee kernel.log` (without systemd: `dmesg -T`)."
+)
+"""The first of the steps that end with a reset or a reboot.  NVIDIA wants the report of the moment in which
+the fault is seen: <https://docs.nvidia.com/deploy/rma-process/index.html>."""
 DRAIN = "`kubectl cordon NODE`, then `kubectl drain NODE --ignore-daemonsets --delete-emptydir-data`."
 OUT_OF_SERVICE = (
     "Take the machine out of service: end or move what runs on its GPUs, and let nothing new start."
@@ -254,6 +266,8 @@ POD_LOG = (
     "`kubectl logs -n NAMESPACE PROBE-POD` while the pod exists; `kubectl describe node NODE` for its events."
 )
 OWN_RUN = "On the node, its GPUs idle: `NCCL_DEBUG=INFO all_reduce_perf -b 64M -e 1G -f 4 -g COUNT`."
+ONE_HOT = "one GPU alone: look at its heat sink and fan, and at what blocks the air to it."
+"""The first step for heat where the other GPUs of the node are not hot."""
 AIR_FLOW = (
     "`nvidia-smi -q -d TEMPERATURE` on the node. One hot GPU: its heat sink, fan or slot. All of them: air "
     "flow, inlet temperature or a failed fan tray (`ipmitool sdr type fan`)."

@@ -148,8 +148,9 @@ class Metrics:
         self.node_fault_info = gauge(
             "nodegauge_node_fault_info",
             "The text to each series of nodegauge_node_fault, for the annotations of alerts: what was "
-            "measured, since when, and what to do first.",
-            ("policy", "node", "code", "measured", "since", "next_step"),
+            "measured, since when, whether the taint is set, and what to do first. Its value: since when, in "
+            "epoch seconds; 0 if unknown.",
+            ("policy", "node", "code", "measured", "since", "taint_state", "next_step"),
         )
         self.node_faults_left_out = gauge(
             "nodegauge_node_faults_left_out",

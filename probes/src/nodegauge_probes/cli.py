@@ -3,7 +3,7 @@
 A result goes to standard output and, in a pod with a token, into the node's `NodeReading`.  The termination
 log says in a sentence why there is none.  Writes use the descriptors directly: a signal handler writes the
 last result, and a buffered stream may be in use then.  The watch container stays for months, so what it does
-not need (`once`, `page`) is imported where it is.
+not need (`once`, `page`, `progress`) is imported where it is.
 """
 
 from __future__ import annotations
@@ -96,6 +96,10 @@ def readable(result: Result) -> Result:
 def _clean(text: str) -> str:
     """Text that can be encoded: the environment may contain invalid bytes."""
     return text.encode("utf-8", "replace").decode()
+
+
+def _say(text: str) -> None:
+    _to_descriptor(STDERR, f"{_clean(text)}\n".encode())
 
 
 def _to_file(path: Path, data: bytes) -> bool:
@@ -193,8 +197,10 @@ def main() -> int:
     if settings.probe == watching.NAME:
         return _watch(settings, client)
     from nodegauge_probes.once import MEASURE
+    from nodegauge_probes.progress import Progress
 
     result = ResultBuilder(probe=settings.probe, run=settings.run, node=settings.node)
     output = Output(form=settings.format, termination_log=settings.termination_log, client=client)
-    run = Run(result=result, deadline=settings.deadline, write=output.write)
+    looked = Progress(result, say=_say) if settings.progress else None
+    run = Run(result=result, deadline=settings.deadline, write=output.write, looked=looked)
     return run.run(partial(MEASURE[settings.probe], settings=settings))

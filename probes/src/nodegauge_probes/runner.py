@@ -109,6 +109,10 @@ class CallWatch:
         """Since the probe began."""
         return self._clock() - self.began
 
+    def age(self, call: Call) -> float:
+        """Seconds since the call began."""
+        return self._clock() - call.since
+
     @property
     def call_limit(self) -> float:
         """Seconds after which a call counts as hung."""
@@ -141,11 +145,19 @@ def _hung(call: Call, seconds: float) -> Problem:
 
 
 class Run:
-    """One run of one probe, from the first call to the written result."""
+    """One run of one probe, from the first call to the written result; `looked` is called at each look."""
 
-    def __init__(self, *, result: ResultBuilder, deadline: float, write: Write) -> None:
+    def __init__(
+        self,
+        *,
+        result: ResultBuilder,
+        deadline: float,
+        write: Write,
+        looked: Callable[[CallWatch], None] | None = None,
+    ) -> None:
         self._result = result
         self._write = write
+        self._looked = looked
         self._watch = CallWatch(deadline=deadline)
         self._done = threading.Event()
         self._problem: Problem | None = None
@@ -158,6 +170,8 @@ class Run:
         while not self._done.wait(self._watch.tick):
             if (problem := self._watch.look()) is not None:
                 self._exit(problem)
+            if self._looked is not None:
+                self._looked(self._watch)
         return self._finish(self._problem)
 
     def _work(self, measure: Measure) -> None:

@@ -58,6 +58,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Name of the probe."""
     format: Format
     """Form of the output on stdout."""
+    progress: bool
+    """Whether to say on stderr what the run does."""
     run: str
     """Id of the run, echoed in the result."""
     node: str
@@ -148,6 +150,7 @@ def parse(
     return Settings(
         probe=options.probe,
         format=Format(options.format),
+        progress=options.progress,
         run=environment.get("NODEGAUGE_RUN", ""),
         node=environment.get("NODEGAUGE_NODE", ""),
         sysfs=Path(options.sysfs or environment.get("NODEGAUGE_SYSFS") or "/sys"),
@@ -184,6 +187,9 @@ def _parser(probes: Sequence[str], engines: Sequence[str]) -> argparse.ArgumentP
     parser.add_argument("probe", choices=probes, help="which probe to run")
     parser.add_argument(
         "--format", choices=[*Format], default=Format.JSON, help="output on stdout, default json"
+    )
+    parser.add_argument(
+        "--progress", action="store_true", help="say on stderr what the run does, a line at each change"
     )
     parser.add_argument("--sysfs", metavar="ROOT", help="root to use instead of /sys")
     parser.add_argument("--procfs", metavar="ROOT", help="root to use instead of /proc")

@@ -1,7 +1,5 @@
 """What the admission policies let the release's accounts change on nodes, by field."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

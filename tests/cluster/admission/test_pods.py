@@ -1,7 +1,5 @@
 """Which pods the admission policies let the operator make, and who may change them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any

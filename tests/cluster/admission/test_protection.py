@@ -1,7 +1,5 @@
 """Readings count only while the chart's admission policy stands: the operator sees each hole in it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

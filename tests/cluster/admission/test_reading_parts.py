@@ -1,7 +1,5 @@
 """The NodeReading on a real API server: its bounds, and one managed field a part."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any

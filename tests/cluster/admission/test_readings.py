@@ -1,7 +1,5 @@
 """Who can write a NodeReading: forgeries on a real API server (test_rights.py has the table of who may)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Who writes what was measured."""
 
-from __future__ import annotations
-
 import pytest
 
 from nodegauge_operator import names

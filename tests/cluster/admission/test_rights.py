@@ -1,7 +1,5 @@
 """SECURITY.md's table of who can do what, cell by cell, on a real API server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

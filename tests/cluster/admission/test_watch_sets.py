@@ -1,7 +1,5 @@
 """Who makes the DaemonSets of mode Watch, and what their pods may be."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

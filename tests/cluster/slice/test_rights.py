@@ -1,7 +1,5 @@
 """Least rights: what the chart's roles allow is what their accounts did, says the audit log."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Faults that any BMC's tree can have.  What one part is called in several locations is changed in all of
 them."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple

@@ -2,8 +2,6 @@
 what is honest.  A cell is `right`; `unhelpful`: the finding is missing, or nothing is decided; `wrong`: a
 fault passes, or a healthy machine is accused."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What was measured at each size, as rows of the table that a stranger understands."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence

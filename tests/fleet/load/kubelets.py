@@ -1,8 +1,6 @@
 """The kubelets of all nodes, and the probes in their watch containers.  Pods are real ones; each write is a
 kubelet's, or has the token of a pod, so the audit log tells them from the operator's."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence

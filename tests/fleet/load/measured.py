@@ -1,7 +1,5 @@
 """The operator under measurement: with the chart's settings but for its API limit, on cores of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

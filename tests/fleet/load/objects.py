@@ -1,8 +1,6 @@
 """The objects that fill the cluster, as large as real ones: some 60 labels and 50 images a node.  Readings
 are of machines at work without a fault: those of idle GPUs are smaller, and cheaper to judge."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import lru_cache
 from pathlib import Path

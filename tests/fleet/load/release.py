@@ -1,7 +1,5 @@
 """The chart on a control plane without kubelets: everything but pods."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Measure the operator on a real API server in mode Watch: a line per phase, a table at the end."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -1,7 +1,5 @@
 """One size from an empty cluster to its figures, phase by phase, each announced by a line."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -11,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
-from fleet.load import objects, release
+from fleet.load import commands, objects, release
 from fleet.load.figures import Cost, Record, Rows, Write, latencies, latency
 from fleet.load.kubelets import Kubelets, ManyClients, in_flight
 from fleet.load.measured import Cores, Measured, cpu_of, pin, relist
@@ -91,6 +89,8 @@ class Stage:
             self._operator.finish()
         finally:
             self._operator.kill()
+        self._say("asking as people do")
+        self._show(await asyncio.to_thread(commands.cost, self._plane, node=last))
         listed, cpu = await relist(self._plane, self._client, namespace=NAMESPACE)
         self._say(f"bytes of a full list: {listed}")
         megabytes = sum(listed.values()) / 1e6

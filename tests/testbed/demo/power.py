@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import time
 
+from testbed import playground
 from testbed.demo.fleet import BUSY_NODE, PREFIX, VALUES
-from testbed.demo.session import CHECKOUT, NAMESPACE, Object, Session
+from testbed.demo.session import Object, Session
 from testbed.errors import TestbedError
-from testbed.hardware.bmcs import CA, bmcs
+from testbed.hardware.bmcs import bmcs
 from testbed.hardware.loads import following
 from testbed.marks import probe_of, taints_of
 
-SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
 POLICIES = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies"
 FEED = (0, 1, 2)
 """Supplies of the DGX H100 that hang on one feed; three of six just carry it."""
@@ -28,12 +27,9 @@ def supplies(session: Session) -> None:
     with bmcs({BUSY_NODE: hardware}, folder) as urls:
         session.say(f"the BMC of {BUSY_NODE} serves Redfish at {urls[BUSY_NODE]}; helm upgrade switches on")
         print("    the BMC reader (bmc.enabled), which finds address and password in a Secret", flush=True)
-        data = {name: base64.b64encode((folder / name).read_bytes()).decode() for name in (BUSY_NODE, CA)}
-        session.api.create(SECRETS, {"metadata": {"name": "nodegauge-bmc"}, "data": data})
-        values = session.directory / "values-bmc.yaml"
-        values.write_text(VALUES + "bmc: {enabled: true, interval: 10s}\n")
-        command = ["upgrade", "nodegauge", str(CHECKOUT / "charts" / "nodegauge"), "--namespace", NAMESPACE]
-        session.testbed.helm(*command, "--values", str(values), "--wait")
+        playground.tell_of_bmcs(session.api, folder)
+        values = VALUES + "bmc: {enabled: true, interval: 10s}\n"
+        playground.install(session.testbed, values, verb="upgrade")
         _until_psu(session, "ok")
         session.say(f"{BUSY_NODE}: label psu=ok: {_summary(session)}")
         for supply in FEED:

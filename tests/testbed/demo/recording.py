@@ -10,8 +10,9 @@ from pathlib import Path
 
 import yaml
 
-from testbed.demo.session import NAMESPACE, Session
+from testbed.demo.session import Session
 from testbed.errors import TestbedError
+from testbed.playground import NAMESPACE
 
 HEAD = """\
 # The operator's metrics after each step of `make demo`, as it served them. Recorded by the demo itself:

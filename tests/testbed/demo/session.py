@@ -12,17 +12,14 @@ from typing import Any
 from testbed.cluster import Testbed
 from testbed.demo.fleet import Marks
 from testbed.marks import PREFIX, labels_of, probe_of, shown_taint, taints_of
+from testbed.playground import DEADLINE_SECONDS, NAMESPACE, REPORTS
 from testbed.rest import Rest
 from testbed.wait import Progress, wait_for
 
 Object = dict[str, Any]
 
-NAMESPACE = "nodegauge"
 CHECKOUT = Path(__file__).resolve().parents[3]
-REPORTS = "/apis/nodegauge.dev/v1alpha1/nodereports"
 READINGS = "/apis/nodegauge.dev/v1alpha1/nodereadings"
-DEADLINE_SECONDS = 600.0
-"""How long the demo waits for any one thing. Long: a busy machine is slow, and only a failure waits."""
 LOG_LINES = 10
 """Lines of the operator's log that an error quotes, LINE_LIMIT characters of each."""
 LINE_LIMIT = 240

@@ -9,11 +9,12 @@ from pathlib import Path
 from textwrap import indent
 
 from nodegauge_contract import decode, render_matrix
-from testbed.demo.fleet import BUSY_NODE, FLEET, HOT_NODE, PREFIX, STARVED_NODE, VALUES, Marks
-from testbed.demo.session import CHECKOUT, NAMESPACE, REPORTS, Object, Session
+from testbed import playground
+from testbed.demo.fleet import FLEET, HOT_NODE, PREFIX, STARVED_NODE, VALUES, Marks
+from testbed.demo.session import CHECKOUT, Object, Session
 from testbed.errors import TestbedError
-from testbed.hardware.starving import starving
 from testbed.marks import condition_of, labels_of, probe_of, taints_of
+from testbed.playground import NAMESPACE, REPORTS
 from testbed.processes import output_of
 from testbed.table import table
 
@@ -28,14 +29,10 @@ MODEL_LIMIT = 28
 
 
 def install(session: Session) -> None:
-    values = session.directory / "values.yaml"
-    values.write_text(VALUES)
     session.say("helm install nodegauge charts/nodegauge (the operator runs under its own account and RBAC)")
     session.say("with these values; intervals are shorter than the defaults, to keep the demo short:")
     print("\n" + "".join(f"    {line}\n" for line in VALUES.splitlines()), flush=True)
-    chart = str(CHECKOUT / "charts" / "nodegauge")
-    command = ["install", "nodegauge", chart, "--namespace", NAMESPACE, "--create-namespace"]
-    session.testbed.helm(*command, "--values", str(values), "--wait", "--timeout", "300s")
+    playground.install(session.testbed, VALUES, "--create-namespace")
     session.say("the operator is running and ready")
 
 
@@ -46,11 +43,8 @@ def plug(session: Session) -> None:
         broken = f", with the fault {machine.fault}" if machine.fault else ""
         print(f"    {name}: {machine.profile}{broken}", flush=True)
     session.testbed.nodes.add({name: machine.profile for name, machine in FLEET.items()})
-    for name, machine in FLEET.items():
-        if machine.fault:
-            session.testbed.hardware(name).fault(machine.fault, **machine.parameters)
-    session.testbed.hardware(BUSY_NODE).load(90)
-    session.whole.enter_context(starving(session.testbed.hardware(STARVED_NODE), busy=34))
+    machines = {name: session.testbed.hardware(name) for name in FLEET}
+    session.whole.enter_context(playground.working(machines))
 
 
 def labels(session: Session) -> None:

@@ -1,7 +1,5 @@
 """Compile simulated NVML and CUDA, once per content, compiler and driver release, into the cache folder."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What a driver release can do: its functions, its field numbers, its structure versions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """A BMC that answers over HTTPS from a recorded tree, with the faults that BMCs have."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import copy

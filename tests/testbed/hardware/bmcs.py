@@ -1,14 +1,13 @@
 """BMCs of plugged machines: each shows its machine as it is at the moment of the request."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import yaml
 
 from testbed.hardware.bmc import PASSWORD, USER, serving
 from testbed.hardware.machine import HardwareError
-from testbed.hardware.plugged import Hardware, boottime_ns
+from testbed.hardware.plugged import CONDITION, Hardware, boottime_ns
 from testbed.hardware.redfish import tree
 
 CA = "ca.pem"
@@ -30,8 +29,20 @@ def tree_of(hardware: Hardware) -> dict[str, Any]:
         raise HardwareError(f"{condition.profile.name} has no BMC: give its profile a chassis")
     now = boottime_ns()
     watts = [[value for at, value in past.power if at <= now][-1] / 1000 for past in condition.pasts]
-    time = datetime.now(UTC).isoformat(timespec="seconds")
-    return tree(condition.machine(), seed=condition.seed, watts=watts, time=time)
+    shown = datetime.now(UTC).isoformat(timespec="seconds")
+    return tree(condition.machine(), seed=condition.seed, watts=watts, time=shown)
+
+
+def sampled(hardware: Hardware) -> Callable[[], dict[str, Any]]:
+    """The same, made once a second, as BMCs sample their sensors, and anew after every change: one reading
+    asks two hundred times."""
+
+    @lru_cache(maxsize=1)
+    def at(*_moment: int) -> dict[str, Any]:
+        return tree_of(hardware)
+
+    condition = hardware.directory / CONDITION
+    return lambda: at(condition.stat().st_mtime_ns, int(time.monotonic()))
 
 
 @contextmanager
@@ -48,7 +59,7 @@ def bmcs(machines: Mapping[str, Hardware], folder: Path) -> Iterator[dict[str, s
     async def serve() -> None:
         async with contextlib.AsyncExitStack() as stack:
             for node, hardware in machines.items():
-                served = serving(partial(tree_of, hardware), authority=authority)
+                served = serving(sampled(hardware), authority=authority)
                 urls[node] = (await stack.enter_async_context(served)).url
             started.set()
             await stop.wait()

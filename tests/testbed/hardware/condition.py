@@ -1,7 +1,5 @@
 """What was done to a machine, and what has been counted since: it stays until counters begin anew."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable, Mapping
 
@@ -32,7 +30,7 @@ class Condition(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     faults: list[ActiveFault] = []
 
     @classmethod
-    def fresh(cls, profile: Profile, *, seed: str, now: int) -> Condition:
+    def fresh(cls, profile: Profile, *, seed: str, now: int) -> "Condition":
         pasts = [
             Past(
                 epoch=now,

@@ -2,8 +2,6 @@
 What will happen is written down when something changes: at most two steps, now and at the slowdown
 threshold."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

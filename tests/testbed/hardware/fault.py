@@ -1,7 +1,5 @@
 """What a fault is: a function with keyword parameters that have defaults; values may be text."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """Faults around the GPUs: network ports and rails as sysfs shows them; supplies, fans, air and leaks, which a
 BMC sees or which show only under load."""
 
-from __future__ import annotations
-
 import re
 
 from testbed.hardware.case import Trouble

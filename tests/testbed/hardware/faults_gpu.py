@@ -1,7 +1,5 @@
 """Faults of GPUs by themselves and of the driver.  Error numbers are nvmlReturn_t."""
 
-from __future__ import annotations
-
 from testbed.hardware.fault import Parameter, choice, fault, has_call, knows_field, needs, share, whole
 from testbed.hardware.gpustate import ADA, AMPERE, HOPPER
 from testbed.hardware.machine import Machine, PciPresence, When

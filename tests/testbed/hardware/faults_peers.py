@@ -1,7 +1,5 @@
 """Faults of what joins GPUs: P2P, NVLinks and their errors, the fabric.  P2P and state numbers are NVML's."""
 
-from __future__ import annotations
-
 import msgspec
 
 from testbed.hardware.fault import Parameter, choice, fault, needs, whole

@@ -1,7 +1,5 @@
 """Faults that only an NCCL run or the load probe meets: NVML reads as ever."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nodegauge_contract.nccl import ArmName, Phase

@@ -1,7 +1,5 @@
 """What one GPU answers, as lines of the driver's state file (`statefile`)."""
 
-from __future__ import annotations
-
 import hashlib
 import uuid
 from collections.abc import Iterable

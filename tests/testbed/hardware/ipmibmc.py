@@ -1,8 +1,6 @@
 """An IPMI BMC: what `ipmi_sim` lacks (cipher suite 17, DCMI), and BMCs that misbehave.  `ipmi_sim` shows that
 `nodegauge_bmc.rmcp`, which both ends use, is right for suite 3; `ipmitool -C 17` did by hand for 17."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import struct

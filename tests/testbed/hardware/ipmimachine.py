@@ -1,7 +1,5 @@
 """A machine as an IPMI BMC shows it, encoded by the specification alone, without the code under test."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 USER, PASSWORD = "reader", "correct-horse-42"

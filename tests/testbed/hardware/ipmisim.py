@@ -1,7 +1,5 @@
 """Debian's `ipmi_sim`, an IPMI BMC by others.  It speaks cipher suite 3, and no DCMI."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

@@ -1,8 +1,6 @@
 """Lets a machine feel the simulated CUDA: `driver/src/cuda.c` appends `NS UUID PID PERCENT` to STATE.loads; a
 GPU's load is the largest last announcement of a living process."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What is true of a machine right now: healthy from its profile, and what each fault that is on changed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -83,7 +81,7 @@ class Machine:
     pci: dict[str, PciFunction] = field(default_factory=dict)
 
     @classmethod
-    def healthy(cls, profile: Profile) -> Machine:
+    def healthy(cls, profile: Profile) -> "Machine":
         count = len(profile.gpus)
         return cls(
             profile=profile,

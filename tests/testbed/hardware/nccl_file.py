@@ -1,7 +1,5 @@
 """The machine file of the simulated NCCL: what its profile says, and what NCCL would notice by itself."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from nodegauge_contract.nccl import ArmName

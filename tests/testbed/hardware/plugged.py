@@ -2,8 +2,6 @@
 from (driver.state, nccl.json), and sys/ and proc/. Changes are made under a file lock, and everything that
 follows is written."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +41,7 @@ def boottime_ns() -> int:
 
 def plug(
     profile: str | Profile, directory: Path, *, seed: str | None = None, clock: Clock = boottime_ns
-) -> Hardware:
+) -> "Hardware":
     """Put a machine of this profile, healthy and idle, into an empty folder; `seed` makes up UUIDs."""
     try:
         result = profiles.load(profile) if isinstance(profile, str) else profile
@@ -56,7 +54,7 @@ def plug(
     return hardware
 
 
-def attach(directory: Path) -> Hardware:
+def attach(directory: Path) -> "Hardware":
     hardware = Hardware(directory)
     hardware.condition()
     return hardware

@@ -1,7 +1,5 @@
 """The Redfish tree of a machine's BMC, in the shapes of DMTF DSP0268 with the resources since 2020."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

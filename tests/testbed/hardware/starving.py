@@ -1,7 +1,5 @@
 """A machine whose job waits for its disk: its /proc, as a kernel with four CPUs would fill it."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The state file of the simulated driver (driver/src/state.h); what NVML cannot read has no line."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

@@ -2,8 +2,6 @@
 each file in one step.  A GPU off the bus keeps its folder: the kernel remembers ids and class; the rest reads
 as all ones."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping

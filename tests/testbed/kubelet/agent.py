@@ -1,8 +1,6 @@
 """The simulated kubelet of one node, and `python -m testbed.kubelet.agent KUBECONFIG DIRECTORY`, that of
 many.  What it does differently from a real one is listed in tests/testbed/README.md."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -21,7 +19,7 @@ from testbed.kubelet.desired import Desired, DesiredFile, NodeSpec, Observed
 from testbed.kubelet.devices import Devices
 from testbed.kubelet.errors import ApiUnreachable
 from testbed.kubelet.images import default_images
-from testbed.kubelet.node import NodeAgent, delete_node
+from testbed.kubelet.node import NodeAgent, delete_node, fall_silent
 from testbed.kubelet.pod import PodWorker, cancel, directory_name, is_terminal, remove
 
 Object = dict[str, Any]
@@ -202,7 +200,10 @@ class Host:
         names = sorted(self._known | desired.nodes.keys())
         await asyncio.gather(*(self._bring(name, desired.nodes.get(name)) for name in names))
         up = {name: kubelet.healthy for name, (_, kubelet) in self._running.items()}
-        states = {name: "running" if up.get(name) else "broken: see the log" for name in desired.nodes}
+        states = {
+            name: "stopped" if spec.stopped else "running" if up.get(name) else "broken: see the log"
+            for name, spec in desired.nodes.items()
+        }
         self._file.report(Observed(revision=desired.revision, nodes=states | self._problems))
 
     async def _bring(self, name: str, wanted: NodeSpec | None) -> None:
@@ -215,7 +216,9 @@ class Host:
                 self._known.discard(name)
                 return
             self._known.add(name)
-            if name not in self._running:
+            if wanted.stopped:
+                await fall_silent(self._kubeconfig, name)
+            elif name not in self._running:
                 folder, hardware = self._directory / "nodes" / name, wanted.hardware
                 kubelet = Kubelet(name=name, server=self._kubeconfig, directory=folder, hardware=hardware)
                 await kubelet.start()

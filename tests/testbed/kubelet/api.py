@@ -1,7 +1,5 @@
 """The few calls that a kubelet makes, on plain dictionaries."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """One container of one pod: wait for image and configuration, run, restart as the policy says."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

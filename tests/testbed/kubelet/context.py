@@ -1,7 +1,5 @@
 """What a node lends to the pods that run on it, as plain data."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field

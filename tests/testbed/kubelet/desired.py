@@ -1,8 +1,6 @@
 """Which simulated nodes there should be: a file, written (under a lock) by whoever plugs and read by the
 kubelets' host, which answers in `observed.json` with the revision that it has carried out."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +16,8 @@ from testbed.kubelet.context import Hardware
 class NodeSpec(Struct, frozen=True, kw_only=True):
     profile: str | None = None
     hardware: Hardware | None = None
+    stopped: bool = False
+    """Its kubelet does not run, and so no container does; the node stays in the API."""
 
 
 class Desired(Struct, frozen=True, kw_only=True):

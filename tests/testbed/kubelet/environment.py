@@ -1,7 +1,5 @@
 """The environment of a container: what the pod says, and what a container runtime adds to it."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """Everything that can go wrong in the simulated kubelet; an error status of the API server is an ApiError."""
 
-from __future__ import annotations
-
 from testbed.errors import TestbedError
 
 

@@ -1,7 +1,5 @@
 """What stands in for container images: source folders and this interpreter, or some host programs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

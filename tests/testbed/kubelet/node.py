@@ -1,7 +1,5 @@
 """The Node object of a simulated node; what others put on it is left alone."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import platform
@@ -162,6 +160,15 @@ class NodeAgent:
     def _status(self, *, before: list[Object]) -> Object:
         self._told = self._node.devices.stamp()
         return node_status(self._node, before=before)
+
+
+async def fall_silent(kubeconfig: Path, name: str) -> None:
+    """Say at once what the node controller says after a grace of which the testbed has an hour."""
+    row = ("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+    ready = condition(*row, before=[], now=stamp())
+    async with await Api.connect(kubeconfig, agent="kubelet-testbed") as api:
+        path = f"/api/v1/nodes/{name}/status"
+        await retry(lambda: api.patch(path, {"status": {"conditions": [ready]}}))
 
 
 async def delete_node(kubeconfig: Path, name: str) -> None:

@@ -1,7 +1,5 @@
 """One pod from binding to its end; quick states are merged into one patch, as with a real kubelet."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import signal

@@ -3,8 +3,6 @@ socket (descriptor 0) ends, or the container's first process does, all that it s
 without a handler is dropped, as for PID 1. In: a line of JSON (argv, env, cwd, log), then signal numbers as
 bytes; out: {"pid": N} or {"error": "..."}, then {"exit": code}. Linux only."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

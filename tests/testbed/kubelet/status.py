@@ -1,7 +1,5 @@
 """What a kubelet says about a pod, as pkg/kubelet of Kubernetes 1.36 does (getPhase, TerminatePod)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -2,8 +2,6 @@
 the pod instead.  A service account has a real TokenRequest token, the API server's authority, and a
 kubeconfig."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import logging

@@ -1,7 +1,5 @@
 """`make matrix`: judge every simulated machine with every fault, and compare with what must follow."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Has machines go through scenarios, and compares the result with the expectation."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What must be: machines and scenarios as data, and the row that follows for each pair of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 the fault, by the real probe, judged, and advanced by the operator's own code.  The clock stands still between
 two runs."""
 
-from __future__ import annotations
-
 import copy
 import ctypes
 import mmap

@@ -1,7 +1,5 @@
 """The shape of a profile's host and chassis.  Texts are as sysfs prints them."""
 
-from __future__ import annotations
-
 import msgspec
 
 

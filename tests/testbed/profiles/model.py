@@ -1,7 +1,5 @@
 """The shape of a profile.  An absent group is what the hardware lacks; unknown keys are errors."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

@@ -1,8 +1,6 @@
 """The PCI functions of a machine as a tree, and how far apart two of them are, derived as nvidia-smi does it:
 tests compare that with the recorded matrices."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

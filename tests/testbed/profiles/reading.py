@@ -1,7 +1,5 @@
 """Reading a profile from its file, and refusing one that contradicts itself."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

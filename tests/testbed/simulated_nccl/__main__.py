@@ -1,8 +1,6 @@
 #!/usr/bin/python3
 """The simulated NCCL as a file to execute, also in an image without a shell: it finds its package itself."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The log that NCCL would write.  Formats from NVIDIA/nccl 5067397c: src/transport/*.cc (channels, NVLS),
 src/init.cc, src/enqueue.cc 822 (TUNING)."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

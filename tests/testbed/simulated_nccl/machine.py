@@ -1,7 +1,5 @@
 """The machine that the simulated NCCL runs on, as a JSON file: what NCCL would find, and its trouble."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How long calls take, with noise by seed and run: busbw as in nccl-tests, doc/PERFORMANCE.md."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """What NCCL would choose: NCCL_P2P_DISABLE=1 alone leaves NVLS on, NCCL_ALGO=Ring turns it off."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """One arm as simulated NCCL runs it; exit code 1 after `failed`, 2 for an unreadable order."""
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

@@ -1,7 +1,5 @@
 """What goes wrong with the simulated NCCL.  A hang ignores SIGTERM and leaves a process behind."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +13,7 @@ import msgspec
 
 from nodegauge_cli.cluster import Cluster, context_option
 from nodegauge_cli.inputs import BadInput
+from nodegauge_cli.output import write_whole
 from nodegauge_cli.page.fleet import Fleet, read_cluster
 from nodegauge_cli.page.html import page
 from nodegauge_cli.reported import Unusable, objects
@@ -98,23 +97,12 @@ def _objects(data: bytes) -> Iterator[Mapping[str, Any]]:
 
 
 def _write(target: Path, text: str) -> None:
-    """The file whole or not at all."""
+    """The page, as a file or on standard output.  Raises `BadInput`."""
     if str(target) == "-":
         sys.stdout.write(text)
         return
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
-        ) as partial:
-            partial.write(text)
-        Path(partial.name).chmod(0o666 & ~_umask())
-        Path(partial.name).replace(target)
+        write_whole(target, text)
     except OSError as error:
         raise BadInput(f"{target}: {error.strerror}") from None
     click.echo(f"Wrote {target} ({len(text.encode()) / 1e6:.1f} MB).", err=True)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

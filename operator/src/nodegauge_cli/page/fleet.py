@@ -106,7 +106,7 @@ class Fleet:
             title=title,
             made_at=made_at,
             source=source,
-            version=_version(),
+            version=own_version(),
             nodes=nodes,
             matrices=matrices,
             trend=history.shares(each.days for each in self._histories.values()),
@@ -165,7 +165,7 @@ _KINDS = {
 }
 
 
-def _version() -> str:
+def own_version() -> str:
     try:
         return version("nodegauge")
     except PackageNotFoundError:  # the archive for Ansible holds packages that are not installed

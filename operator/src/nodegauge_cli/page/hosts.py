@@ -22,7 +22,7 @@ from nodegauge_cli.page.links import numbered
 from nodegauge_cli.page.model import FleetData, RunData
 from nodegauge_judge import Severity, Verdict
 from nodegauge_operator import names
-from nodegauge_operator.core.faults import Fault
+from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.core.usable import Lost
 
 SOURCE = "the Ansible role nodegauge.gpu.validate"

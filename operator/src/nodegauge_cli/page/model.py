@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from nodegauge_judge import Verdict
-from nodegauge_operator.core.faults import Fault
+from nodegauge_operator.api.fault import Fault
 
 
 class GpuData(Struct, rename="camel", omit_defaults=True, kw_only=True):

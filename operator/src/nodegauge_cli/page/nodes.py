@@ -14,12 +14,13 @@ from nodegauge_judge import GpuBrief, GpuIdentity
 from nodegauge_judge.nccl.measurement import Measurement
 from nodegauge_operator import names
 from nodegauge_operator.api.chassis import Chassis
+from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.node_history import Day
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import InterconnectStatus, ProbeStatus, Report, ReportStatus
 from nodegauge_operator.core import wording
-from nodegauge_operator.core.faults import Fault, faults
+from nodegauge_operator.core.faults import faults
 from nodegauge_operator.core.model import NodeView, Taint
 from nodegauge_operator.core.override import applied
 from nodegauge_operator.core.usable import UNKNOWN, Lost, usable

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodegauge_cli.explanation import bandwidth
 from nodegauge_cli.judging import Criteria, judged, regraded
 from nodegauge_cli.reported import Reported, Unusable
 from nodegauge_cli.ticket.facts import (
@@ -30,11 +31,12 @@ from nodegauge_judge import CATALOGUE, Answer, Judgement, Verdict
 from nodegauge_judge.chassis.judge import judge_chassis
 from nodegauge_operator import names
 from nodegauge_operator.api.chassis import Chassis
+from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.node_history import NodeHistory, all_days
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, unstamp
 from nodegauge_operator.core import override
-from nodegauge_operator.core.faults import Fault, faults
+from nodegauge_operator.core.faults import OF_SUPPLIES, faults, supplies
 
 GATES = " Gates: "
 """Before the part of a summary that may name who overrode the node (`core.wording`)."""
@@ -78,6 +80,7 @@ def collect(sources: Sources) -> TicketFacts:
     first = problems[0] if problems else None
     chassis = sources.chassis.reading if sources.chassis is not None else None
     judgements, faulty = _judgements(sources), {fault.code for fault in known}
+    open_codes = OF_SUPPLIES if supplies(status, known) else frozenset()
     facts = cleaned(
         TicketFacts(
             node=sources.node,
@@ -98,8 +101,8 @@ def collect(sources: Sources) -> TicketFacts:
             peers=list(peers_of(status, sources.others or ())),
             changes=list(_changes(sources, since=first.last_good if first else "")),
             tried=list(_tried(sources, first)),
-            excluded=_excluded(judgements, faulty),
-            numbers=list(_numbers(sources, health)),
+            excluded=_excluded(judgements, faulty | open_codes),
+            numbers=list(_numbers(sources, health, known)),
             gaps=list(_gaps(sources, judgements, faulty)),
         )
     )
@@ -222,10 +225,10 @@ def _excluded(judgements: Answers, faulty: set[str]) -> list[Excluded]:
     ]
 
 
-def _numbers(sources: Sources, health: Result | None) -> Iterator[Number]:
+def _numbers(sources: Sources, health: Result | None, known: Sequence[Fault]) -> Iterator[Number]:
     status = sources.reported.report.status
     if status.psu:
-        yield Number(what="power supplies", value=status.psu)
+        yield Number(what="power supplies", value=supplies(status, known) or status.psu)
     hot = [(gpu.celsius, gpu.index) for gpu in status.gpus.items if gpu.celsius is not None]
     if hot:
         celsius, index = max(hot)
@@ -241,7 +244,7 @@ def _numbers(sources: Sources, health: Result | None) -> Iterator[Number]:
     if status.throttle_judged_at:
         yield Number(what="throttling", value=f"none under load, judged at {status.throttle_judged_at}")
     if status.bandwidth.message:
-        yield Number(what="collectives", value=status.bandwidth.message)
+        yield Number(what="collectives", value=bandwidth(status, known))
     if sources.chassis is not None and sources.chassis.reading is not None:
         bmc = judge_chassis(sources.chassis.reading, thresholds=sources.criteria.thresholds)
         covered = f" ({bmc.coverage})" if bmc.coverage else ""

@@ -117,13 +117,17 @@ class Problem(Part, frozen=True, kw_only=True):
     relapses: int = 0
     """How often it came back after its taint was lifted."""
     since: str = ""
-    """Since when it stands (RFC 3339, UTC)."""
+    """The first run that showed it (RFC 3339, UTC)."""
+    confirmed: str = ""
+    """When enough runs had shown it; empty if they have not."""
     last_seen: str = ""
     """The last run that showed it."""
     last_good: str = ""
     """The last run before it that is known to be good; empty if none is."""
     subject: str = ""
     """The worst location, and how many more there are."""
+    scope: str = ""
+    """How much of the node has it, such as `1 of 8 GPUs`."""
     gpus: list[int] = []
     """Positions in `boards` of the GPUs of the worst location."""
     measured: str = ""

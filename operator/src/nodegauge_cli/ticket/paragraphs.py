@@ -66,7 +66,8 @@ def what(facts: TicketFacts) -> Iterator[Row]:
     taint = f", taint {fault.cause}" if fault.cause else ""
     unsure = f", NOT CONFIRMED: {fault.bad_runs} bad so far" if facts.unconfirmed else ""
     yield Row("fault", f"{fault.title} [{fault.code}], {fault.severity}{taint}{unsure}")
-    yield Row("place", fault.subject or "the node")
+    scope = f" ({fault.scope})" if fault.scope else ""
+    yield Row("place", f"{fault.subject or 'the node'}{scope}")
     yield Row("measured", fault.measured or "see the finding's steps; the report keeps no number")
     if fault.also:
         yield Row("also", fault.also)
@@ -78,7 +79,8 @@ def when(facts: TicketFacts) -> Iterator[Row]:
     """Since when, the last run that showed it, and the last good one."""
     fault = facts.fault
     if fault is not None:
-        yield Row("since", fault.since or UNKNOWN)
+        confirmed = f", confirmed {fault.confirmed}" if fault.confirmed not in ("", fault.since) else ""
+        yield Row("since", f"{fault.since or UNKNOWN}{confirmed}")
         yield Row("last seen", fault.last_seen or UNKNOWN)
         yield Row("last good", fault.last_good or "no earlier good run is known")
     if facts.gone_at:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TypeVar
 
 from nodegauge_cli.ticket.facts import Board, Problem
 from nodegauge_cli.ticket.hardware import same
 from nodegauge_judge import GpuIdentity, Severity
-from nodegauge_operator.api.node_history import RecordedFault
-from nodegauge_operator.core.faults import Fault
+from nodegauge_operator.api.fault import Fault
 
 REQUESTS = ("recovery-action", "reset-required")
 """Findings that say what the driver wants, not what is broken: a ticket is about another one if it can be."""
 _IN_SUBJECT = re.compile(r"GPU (\d{1,4}) \(([0-9a-f:.]{7,16})\)")
 
-AnyFault = TypeVar("AnyFault", Fault, RecordedFault)
 
-
-def for_a_vendor(known: Sequence[AnyFault], *, chosen: str) -> list[AnyFault]:
+def for_a_vendor(known: Sequence[Fault], *, chosen: str) -> list[Fault]:
     """The faults in their order, but first the one of the chosen code, then what is broken."""
     return sorted(
         known,
@@ -31,13 +27,13 @@ def for_a_vendor(known: Sequence[AnyFault], *, chosen: str) -> list[AnyFault]:
     )
 
 
-def gpus_of(fault: Fault | RecordedFault) -> list[GpuIdentity]:
+def gpus_of(fault: Fault) -> list[GpuIdentity]:
     """The GPUs of a fault; of a report that keeps none, as its subject names them."""
     named = _IN_SUBJECT.findall(fault.subject)
     return fault.gpus or [GpuIdentity(index=int(index), pci=pci) for index, pci in named]
 
 
-def problem_of(fault: Fault | RecordedFault, boards: Sequence[Board]) -> Problem:
+def problem_of(fault: Fault, boards: Sequence[Board]) -> Problem:
     """The fault in a ticket's words; `boards`: those of the node, to which it points."""
     gpus = gpus_of(fault)
     return Problem(
@@ -48,8 +44,10 @@ def problem_of(fault: Fault | RecordedFault, boards: Sequence[Board]) -> Problem
         state=fault.state,
         probe=fault.probe,
         since=fault.since,
+        confirmed=fault.confirmed,
         last_seen=fault.last_seen,
         subject=fault.subject,
+        scope=fault.scope,
         gpus=[at for at, board in enumerate(boards) if any(same(gpu, board) for gpu in gpus)],
         measured=fault.measured,
         also=fault.also,

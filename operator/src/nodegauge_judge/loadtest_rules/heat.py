@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from nodegauge_judge.case import lower_watts, number
 from nodegauge_judge.loadtest_rules.case import LoadCase, Loaded, LoadRule, answered
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Scalar, Severity
-from nodegauge_judge.rule import AIR_FLOW, Observation, Probe
+from nodegauge_judge.rule import AIR_FLOW, ONE_HOT, Observation, Probe
 from nodegauge_judge.rules.thermal import PLAUSIBLE_LIMIT, PLAUSIBLE_READING
 
 AHEAD_MINUTES = 2.0
@@ -161,6 +161,7 @@ RULES = (
             Severity.FAIL: "the probe ended the load, and `hotMargin` or less was left",
         },
         next_step="check fans, air flow and inlet temperature of the node.",
+        alone=ONE_HOT,
         way_out=(
             AIR_FLOW,
             "`probes.load.duration: 5m` in the policy shows the temperature that the GPUs settle at.",

@@ -110,7 +110,7 @@ def judge_load(
 def _without_measurement(result: Result) -> LoadJudgement | None:
     """The judgement of a run that loaded nothing or was ended; None for any other run."""
     load, problem = result.load, result.problem
-    if load is None:
+    if load is None or (problem is not None and not load.skipped and not load.gpus):
         cause = clip(problem.message or problem.kind) if problem is not None else "it has no load run"
         reason = pascal(problem.kind) if problem is not None else "NoResult"
         return _unreadable(Verdict.UNKNOWN, reason, f"the load probe returned no result: {cause}")

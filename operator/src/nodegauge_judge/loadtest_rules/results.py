@@ -14,7 +14,17 @@ from nodegauge_judge.loadtest_rules.case import LoadCase, Loaded, LoadRule, Valu
 from nodegauge_judge.loadtest_rules.slowdown import is_slowed
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Scalar, Severity
 from nodegauge_judge.peers import Standing, standing
-from nodegauge_judge.rule import DRAIN, DRIVER_LOG, REPORT, RESET, VENDOR, Observation, Probe
+from nodegauge_judge.rule import (
+    DRAIN,
+    DRIVER_LOG,
+    REPORT,
+    RESET,
+    SAVE,
+    SAVE_FIRST,
+    VENDOR,
+    Observation,
+    Probe,
+)
 
 
 def corruption(case: LoadCase) -> Iterator[Observation]:
@@ -187,9 +197,10 @@ RULES = (
                 "all GPUs have the same)"
             )
         },
-        next_step="take the node out of service; the GPU needs to be replaced.",
+        next_step=f"drain the node; {SAVE_FIRST}. The GPU needs to be replaced.",
         way_out=(
             DRAIN,
+            SAVE,
             DRIVER_LOG,
             RESET,
             "Repeat the load run (`spec.requestedAt`). A GPU with wrong results once is not to be trusted "
@@ -207,7 +218,7 @@ RULES = (
         meaning=f"{_MEANING_SLOW} computes more slowly. The slowest GPU paces a job.",
         when=_WHEN_SLOW,
         next_step="compare its clocks, power and errors with those of another GPU of the node.",
-        way_out=(_COMPARE, RESET, VENDOR),
+        way_out=(_COMPARE, SAVE, DRAIN, RESET, VENDOR),
         probe=Probe.LOAD,
         gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.SLOW_GPU),
         check=slow_gpu,
@@ -221,7 +232,7 @@ RULES = (
         next_step=(
             "compare its memory clock, ECC errors and remapped rows with those of another GPU of the node."
         ),
-        way_out=(_COMPARE, RESET, VENDOR),
+        way_out=(_COMPARE, SAVE, DRAIN, RESET, VENDOR),
         probe=Probe.LOAD,
         gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.SLOW_GPU),
         check=slow_memory,

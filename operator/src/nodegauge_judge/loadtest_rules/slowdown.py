@@ -14,7 +14,7 @@ from nodegauge_contract.load import LoadReason
 from nodegauge_judge.case import lower_watts, number
 from nodegauge_judge.loadtest_rules.case import LoadCase, Loaded, LoadRule, answered
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Scalar, Severity
-from nodegauge_judge.rule import AIR_FLOW, DRAIN, VENDOR, Observation, Probe
+from nodegauge_judge.rule import AIR_FLOW, DRAIN, ONE_HOT, VENDOR, Observation, Probe
 from nodegauge_judge.throttle import Bit
 
 SW_POWER_CAP = 0x4
@@ -205,6 +205,7 @@ RULES = (
         ),
         when=_WHEN,
         next_step="check fans, air flow and inlet temperature of the node.",
+        alone=ONE_HOT,
         way_out=(
             AIR_FLOW,
             _AGAIN,

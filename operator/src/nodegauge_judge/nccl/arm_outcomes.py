@@ -14,7 +14,17 @@ from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Scalar, Severit
 from nodegauge_judge.nccl.floors import uses_p2p
 from nodegauge_judge.nccl.grading import Grading, NcclRule, nvls_broken, of_node, size_text, succeeded
 from nodegauge_judge.nccl.measurement import MeasuredArm, Measurement
-from nodegauge_judge.rule import DRAIN, DRIVER_LOG, OWN_RUN, REBOOT, VENDOR, Observation, Probe
+from nodegauge_judge.rule import (
+    DRAIN,
+    DRIVER_LOG,
+    OWN_RUN,
+    REBOOT,
+    SAVE,
+    SAVE_FIRST,
+    VENDOR,
+    Observation,
+    Probe,
+)
 
 ARMS = {
     ArmName.DEFAULT.value: "NCCL defaults",
@@ -229,6 +239,7 @@ NCCL_WRONG_DATA = NcclRule(
         DRAIN,
         "Wrong only with P2P (a `p2p-broken` finding says so): " + _FIX_ACS,
         "Wrong in every run: a GPU or its memory. `nvidia-smi -q -d ECC,ROW_REMAPPER`; `dcgmi diag -r 3`.",
+        SAVE,
         DRIVER_LOG + " " + REBOOT,
     ),
     probe=Probe.NCCL,
@@ -272,8 +283,9 @@ NCCL_HANG = NcclRule(
             "a log of nccl-tests without a row below its header, or with `Test timeout`"
         )
     },
-    next_step="look for an Xid or a lost GPU on the node: `dmesg | grep -iE 'NVRM|Xid'`.",
+    next_step=f"{SAVE_FIRST}; look there for an Xid or a lost GPU: `dmesg | grep -iE 'NVRM|Xid'`.",
     way_out=(
+        SAVE,
         DRIVER_LOG,
         "NVSwitch machines: `systemctl status nvidia-fabricmanager`; restart it with no job running.",
         OWN_RUN,

@@ -133,7 +133,7 @@ def regrade(
 def _without_measurement(result: Result) -> NcclJudgement | None:
     """The judgement of a run that measured nothing; None for any other run."""
     nccl, problem = result.nccl, result.problem
-    if nccl is None:
+    if nccl is None or (problem is not None and not nccl.skipped and not nccl.arms):
         cause = clip(problem.message or problem.kind) if problem is not None else "it has no NCCL run"
         reason = pascal(problem.kind) if problem is not None else "NoResult"
         return _unreadable(Verdict.UNKNOWN, reason, f"the NCCL probe returned no result: {cause}")

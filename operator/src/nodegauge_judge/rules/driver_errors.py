@@ -15,7 +15,7 @@ from nodegauge_contract import Gpu
 from nodegauge_contract.paste import Statement, StatementKind
 from nodegauge_judge.case import Case, HealthRule, all_answered, of_gpu, short_name
 from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity, XidRule
-from nodegauge_judge.rule import DRAIN, DRIVER_LOG, REBOOT, RESET, VENDOR, Observation
+from nodegauge_judge.rule import DRAIN, DRIVER_LOG, RESET, SAVE, SAVE_FIRST, VENDOR, Observation
 from nodegauge_judge.rules import stated
 from nodegauge_judge.rules.xid_catalogue import blamed_elsewhere, bucket_of, is_of_program, numbers
 
@@ -241,8 +241,9 @@ RULES = (
                 "GPU reset (1), node reboot (2), drain and reset (4), bus reset (6) or system reboot (7)"
             ),
         },
-        next_step="drain the node and do what the driver asks for.",
+        next_step=f"{SAVE_FIRST}; then drain the node and do what the driver asks for.",
         way_out=(
+            SAVE,
             "`nvidia-smi -q -i INDEX | grep -i 'recovery action'` on the node names it.",
             DRAIN,
             "Reset: " + RESET[0].lower() + RESET[1:],
@@ -281,14 +282,19 @@ RULES = (
                 "the driver asks for no recovery (recovery-action)"
             ),
         },
-        next_step="look it up in the kernel log: `dmesg | grep -iE 'xid.*SLOT'` on the node.",
+        next_step=(
+            "look it up: `dmesg | grep -iE 'xid.*SLOT'` on the node. If it failed, "
+            f"{SAVE_FIRST}; then drain the node and follow the advice."
+        ),
         way_out=(
+            SAVE,
             DRIVER_LOG + " It names the process and any other Xids.",
             "The evidence names NVIDIA's resolution bucket. Subcodes, and what NVIDIA advises in each: "
             "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",
             "If it failed: " + DRAIN[0].lower() + DRAIN[1:],
-            RESET,
-            REBOOT,
+            "If the advice is a reset: " + RESET[0].lower() + RESET[1:],
+            "Reboot if that is the advice (a lost GPU needs it), or if the reset does not help.",
+            VENDOR,
         ),
         gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.XID, runs=1),
         check=xid,

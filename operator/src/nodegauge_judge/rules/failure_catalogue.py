@@ -27,7 +27,10 @@ DRIVER, FABRIC, PROGRAM, TEST, MACHINE = (
     "driver-failure", "fabric-failure", "program-failure", "test-failed", "machine-failure",
 )  # fmt: skip
 _FAIL, _WARN, _INFO = Severity.FAIL, Severity.WARN, Severity.INFO
-_REBOOT = "stop all work on the node and reboot it; if it returns, reseat or replace the board"
+_REBOOT = (
+    "save `nvidia-bug-report.sh` output, stop all work on the node and reboot it; if it returns, reseat or "
+    "replace the board"
+)
 _SAME_VERSION = (
     "install driver, libraries and fabric manager of one version, then reload the modules or reboot"
 )
@@ -36,10 +39,13 @@ _READ_LOG = "read the kernel log: `dmesg | grep -iE 'NVRM|Xid'`"
 FAILURES: dict[str, Failure] = {
     StatementKind.FALLEN_OFF: Failure(DRIVER, _FAIL, "a GPU does not answer on PCIe", _REBOOT),
     StatementKind.RESET_REQUIRED: Failure(
-        DRIVER, _FAIL, "a GPU waits for a reset", "reset it with `nvidia-smi --gpu-reset`, or reboot"
+        DRIVER,
+        _FAIL,
+        "a GPU waits for a reset",
+        "save the logs, then reset it with `nvidia-smi --gpu-reset`, or reboot",
     ),
     StatementKind.NVLINK_FATAL: Failure(
-        DRIVER, _FAIL, "an NVLink failed", "reset the GPU; if it returns, check both ends of the link"
+        DRIVER, _FAIL, "an NVLink failed", "save the logs, then reset the GPU; if it returns, check both ends"
     ),
     StatementKind.INIT_FAILED: Failure(DRIVER, _FAIL, "the driver cannot initialise a GPU", _REBOOT),
     StatementKind.BAR_INVALID: Failure(

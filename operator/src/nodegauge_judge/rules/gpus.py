@@ -17,7 +17,7 @@ from nodegauge_judge.case import Case, HealthRule, clip, gpu_named, number, text
 from nodegauge_judge.gpu_models import known_models
 from nodegauge_judge.interconnect import nvlink_state
 from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity
-from nodegauge_judge.rule import DRAIN, DRIVER_LOG, REBOOT, RESET, VENDOR, Observation
+from nodegauge_judge.rule import DRAIN, DRIVER_LOG, REBOOT, RESET, SAVE, SAVE_FIRST, VENDOR, Observation
 from nodegauge_judge.rules.reading import problem_check
 
 
@@ -172,8 +172,9 @@ RULES = (
             "function is gone or reads as all ones; or it became unreadable in the same boot and its driver "
             "asks for a recovery action; or NVML lists fewer GPUs than the policy's `spec.expectedGpus`"
         ),
-        next_step="look for Xid 79 in `dmesg` before a reboot clears it; then drain the node and reboot it.",
+        next_step=f"{SAVE_FIRST}; then drain the node and reboot it.",
         way_out=(
+            SAVE,
             DRIVER_LOG + " Xid 79 means that it fell off the bus.",
             DRAIN,
             "Reboot, or power-cycle it.",
@@ -186,8 +187,8 @@ RULES = (
         title="a GPU needs a reset",
         meaning="The driver took the GPU out of service until it is reset.",
         when="NVML answers RESET_REQUIRED (16) for it",
-        next_step="drain the node, then `nvidia-smi --gpu-reset -i INDEX`.",
-        way_out=(DRAIN, RESET, REBOOT),
+        next_step=f"{SAVE_FIRST}; then drain the node, and `nvidia-smi --gpu-reset -i INDEX`.",
+        way_out=(SAVE, DRAIN, RESET, REBOOT),
     ),
     _sick(
         code="insufficient-power",
@@ -208,8 +209,8 @@ RULES = (
         title="a GPU reports a fault",
         meaning="The driver cannot use the GPU: its interrupts do not arrive, or its InfoROM is corrupted.",
         when="NVML answers IRQ_ISSUE (11) or CORRUPTED_INFOROM (14) for it",
-        next_step="drain the node and reboot it; read its kernel log: `dmesg | grep -iE 'NVRM.*SLOT'`.",
-        way_out=(DRIVER_LOG, DRAIN, "Reboot the node.", VENDOR),
+        next_step=f"{SAVE_FIRST}; then drain the node and reboot it.",
+        way_out=(SAVE, DRIVER_LOG, DRAIN, "Reboot the node.", VENDOR),
     ),
     HealthRule(
         code="board-incomplete",
@@ -232,6 +233,7 @@ RULES = (
         next_step="`lspci -d 10de:` on the node: is it on the bus? Then its kernel log, from boot on.",
         way_out=(
             "`lspci -d 10de:` and `nvidia-smi -q | grep -iE 'Bus Id|Module Id'` on the node.",
+            SAVE,
             DRIVER_LOG,
             DRAIN,
             "Power-cycle the node: a reboot may leave the module without power.",

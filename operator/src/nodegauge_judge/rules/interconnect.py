@@ -13,7 +13,7 @@ from nodegauge_judge.case import Case, HealthRule, links_in_words, number, of_gp
 from nodegauge_judge.gpu_models import Form
 from nodegauge_judge.interconnect import board, fabric, nvlink_state
 from nodegauge_judge.model import Severity
-from nodegauge_judge.rule import DRIVER_LOG, RESET, Effect, Observation
+from nodegauge_judge.rule import DRIVER_LOG, RESET, SAVE, Effect, Observation
 from nodegauge_judge.rules import nvlink
 
 
@@ -137,6 +137,7 @@ RULES = (
             "`grep -i nvlink /proc/driver/nvidia/params`: `NvLinkDisable` switches NVLink off.",
             "In a virtual machine, the host's fabric manager activates the NVLinks of its partition: ask the "
             "provider.",
+            SAVE,
             DRIVER_LOG + " SXid lines are errors of NVSwitches. " + RESET,
             "SXM modules on adapters for PCIe slots have no NVLink: the warning is right about the links, "
             "and stays.",

@@ -13,7 +13,7 @@ from nodegauge_contract import KernelEvent, KernelLog
 from nodegauge_contract.paste import Statement, StatementKind
 from nodegauge_judge.case import Case, HealthRule, clip, number
 from nodegauge_judge.model import Scalar, Severity
-from nodegauge_judge.rule import DRAIN, DRIVER_LOG, REBOOT, RESET, Observation
+from nodegauge_judge.rule import DRAIN, DRIVER_LOG, REBOOT, RESET, SAVE, Observation
 from nodegauge_judge.rules import driver_errors, stated
 from nodegauge_judge.rules.failure_catalogue import failure_of
 from nodegauge_judge.rules.xid_catalogue import bucket_of
@@ -127,6 +127,7 @@ RULES = (
         },
         next_step="read the lines around it: `dmesg -T | grep -iE 'NVRM|Xid|nvswitch'` on the node.",
         way_out=(
+            SAVE,
             "What helps: ADVICE.",
             DRIVER_LOG,
             "SXids: appendix D of NVIDIA's Fabric Manager User Guide lists each, fatal or not.",

@@ -16,7 +16,7 @@ from nodegauge_contract import Gpu
 from nodegauge_judge.case import Case, HealthRule, is_not_supported, number, of_gpu
 from nodegauge_judge.history.growth import GpuGrowth
 from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity
-from nodegauge_judge.rule import DRAIN, DRIVER_LOG, RESET, VENDOR, Observation
+from nodegauge_judge.rule import DRAIN, DRIVER_LOG, RESET, SAVE, SAVE_FIRST, VENDOR, Observation
 
 SET = ON = 1
 OFF = 0
@@ -161,9 +161,13 @@ RULES = (
             ),
             Severity.FAIL: "uncorrectable errors since the last run",
         },
-        next_step="drain the node if it failed, then `nvidia-smi -q -d ECC,ROW_REMAPPER -i INDEX`.",
+        next_step=(
+            "`nvidia-smi -q -d ECC,ROW_REMAPPER -i INDEX` on the node shows which. If it failed, "
+            f"{SAVE_FIRST}; then drain the node and reset the GPU."
+        ),
         way_out=(
             "`nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT -i INDEX` on the node: which memory.",
+            SAVE,
             DRIVER_LOG + " Xid 48, 94 and 95 are uncorrectable errors, 92 is many correctable ones.",
             DRAIN,
             "After a reset, the driver no longer uses the bad memory. " + RESET,
@@ -189,11 +193,12 @@ RULES = (
             ),
         },
         next_step=(
-            "pending: drain, then `nvidia-smi --gpu-reset -i INDEX`; failed, or over the SRAM threshold: "
-            "replace the board."
+            f"{SAVE_FIRST}; then drain. Pending: `nvidia-smi --gpu-reset -i INDEX`. Failed, or over the "
+            "SRAM threshold: replace the board."
         ),
         way_out=(
             "`nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT,ECC -i INDEX` says pending or failed.",
+            SAVE,
             DRAIN,
             "Pending: " + RESET[0].lower() + RESET[1:],
             "Failed, or over the SRAM threshold: send `nvidia-bug-report.sh` output to your vendor and "

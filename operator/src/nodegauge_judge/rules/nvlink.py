@@ -15,7 +15,7 @@ from nodegauge_judge.interconnect import board, fabric, nvlink_state, p2p
 from nodegauge_judge.interconnect.nvlink_state import Against, Shortfall
 from nodegauge_judge.interconnect.p2p import PairP2p
 from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity
-from nodegauge_judge.rule import DRIVER_LOG, RESET, Observation
+from nodegauge_judge.rule import DRAIN, DRIVER_LOG, RESET, SAVE, SAVE_FIRST, Observation
 
 FABRIC_WEIGHT = 10
 """A fabric that is not ready is named before the pairs: they refuse because of it."""
@@ -230,11 +230,14 @@ RULES = (
             ),
         },
         next_step=(
-            "run `nvidia-smi nvlink -s -i INDEX` and reseat the bridge or board if a link stays down."
+            "run `nvidia-smi nvlink -s -i INDEX`. If a link stays down, "
+            f"{SAVE_FIRST}; then drain, and reset the GPU or reseat its bridge."
         ),
         way_out=(
             "`nvidia-smi nvlink -s -i INDEX` shows the link that is down.",
+            SAVE,
             DRIVER_LOG + " Xid 74 is an NVLink error.",
+            DRAIN,
             "Bridged cards: power off and reseat the bridge. " + RESET,
             "If the hardware was changed on purpose: `kubectl delete nodereport NODE` clears the history.",
         ),

@@ -14,7 +14,7 @@ from nodegauge_judge.case import Case, HealthRule, number, of_gpu
 from nodegauge_judge.history.growth import full_links
 from nodegauge_judge.interconnect import board
 from nodegauge_judge.model import Cause, Gate, GateKind, Severity
-from nodegauge_judge.rule import DRIVER_LOG, RESET, Observation
+from nodegauge_judge.rule import DRAIN, DRIVER_LOG, RESET, SAVE, SAVE_FIRST, Observation
 
 Part = tuple[Severity, str, float]
 """How bad one kind of errors is, what it is, and how many there are."""
@@ -122,10 +122,12 @@ RULES = (
                 "100) CRC errors a second"
             ),
         },
-        next_step="run `nvidia-smi nvlink -e -i INDEX` and reseat the bridge or board of that link.",
+        next_step=f"run `nvidia-smi nvlink -e -i INDEX`; {SAVE_FIRST}. Drain, then reset the GPU.",
         way_out=(
             "`nvidia-smi nvlink -e -i INDEX` shows the error counters of each link; the far end counts, too.",
+            SAVE,
             DRIVER_LOG + " Xid 74 is an NVLink error, 144 to 150 are those of NVLink 5.",
+            DRAIN,
             "Bridged cards: power off and reseat the bridge. " + RESET,
         ),
         gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.NVLINK),

@@ -12,8 +12,24 @@ from nodegauge_contract import Gpu, Problem, ProblemKind
 from nodegauge_judge import coverage, visibility
 from nodegauge_judge.case import Case, HealthRule, clip, gpu_named, of_gpu
 from nodegauge_judge.model import Cause, Gate, GateKind, Judged, Scalar, Severity
-from nodegauge_judge.rule import DRAIN, DRIVER_LOG, POD_LOG, REBOOT, REPORT, RESET, Effect, Observation
+from nodegauge_judge.rule import (
+    DRAIN,
+    DRIVER_LOG,
+    POD_LOG,
+    REBOOT,
+    REPORT,
+    RESET,
+    SAVE,
+    SAVE_FIRST,
+    Effect,
+    Observation,
+)
 
+DEVICE_FILES = "`ls -l /dev/nvidia*` on the node: the user of the probe has to read and write these files."
+_IF_IT_HANGS = (
+    f"try `timeout 30 nvidia-smi` on the node. If it hangs or fails too, {SAVE_FIRST}; then drain and reboot."
+)
+_IF_IT_FAILS = f"run `nvidia-smi -q -i INDEX` on the node. If it fails too, {SAVE_FIRST}; then drain and "
 _SICK_GPU = {
     ProblemKind.GPU_LOST: "gpu-lost",
     ProblemKind.RESET_REQUIRED: "reset-required",
@@ -148,7 +164,8 @@ RULES = (
         when="NVML cannot be loaded (LIBRARY_NOT_FOUND, 12)",
         next_step="set `spec.podTemplate.runtimeClassName: nvidia` in the policy, or install the driver.",
         way_out=(
-            "Run `nvidia-smi` on the node: if it works, the container runtime is the cause.",
+            "Run `nvidia-smi` on the node: if it fails too, install the NVIDIA driver; if it works, the "
+            "container runtime is the cause.",
             "Install the NVIDIA container toolkit. If its runtime is not the default one, set "
             "`spec.podTemplate.runtimeClassName` in the policy (usually `nvidia`; `kubectl get "
             "runtimeclass` lists them).",
@@ -232,16 +249,17 @@ RULES = (
         meaning="The probe reports a problem that this version has no code for.",
         when="any other problem",
         next_step="read the message; the probe's log has more.",
-        way_out=(POD_LOG, DRIVER_LOG),
+        way_out=(POD_LOG, DEVICE_FILES, DRIVER_LOG),
     ),
     _unjudged(
         code="call-hung",
         title="an NVML call did not return",
         meaning="The driver did not answer a call in time. Often a GPU is in trouble; sometimes it is busy.",
         when="a call exceeded the probe's limit; the message names the call",
-        next_step="try `timeout 30 nvidia-smi` on the node; if it hangs too, drain and reboot.",
+        next_step=_IF_IT_HANGS,
         way_out=(
             "`timeout 30 nvidia-smi` on the node.",
+            SAVE,
             DRIVER_LOG + " Xid 119 and 120 are firmware errors.",
             DRAIN,
             "Reboot.",
@@ -255,8 +273,8 @@ RULES = (
             "broken."
         ),
         when="an NVML error that no other code covers",
-        next_step="run `nvidia-smi -q -i INDEX` on the node; if it fails too, read the kernel log.",
-        way_out=("`nvidia-smi -q -i INDEX` on the node.", DRIVER_LOG, REPORT),
+        next_step=_IF_IT_FAILS + "reboot.",
+        way_out=("`nvidia-smi -q -i INDEX` on the node.", SAVE, DRIVER_LOG, REPORT, DRAIN, REBOOT),
     ),
     HealthRule(
         code="gpus-not-visible",
@@ -281,6 +299,7 @@ RULES = (
             "Some distributions (Bottlerocket) ignore that variable in unprivileged containers. Set "
             "`accept-nvidia-visible-devices-envvar-when-unprivileged = true` in the container toolkit's "
             "configuration, or use CDI.",
+            DEVICE_FILES,
             "If someone removed a GPU on purpose: `kubectl delete nodereport NODE` forgets it.",
             "A card on the bus without any driver looks like a hidden GPU; `lspci -nnk -d 10de:` on the "
             "node shows it. If it is meant to stay unused (an old display card, a drained GPU), state the "
@@ -307,8 +326,8 @@ RULES = (
                 "not answer a probe that had read the node before, and no other node fails with it"
             )
         },
-        next_step="try `timeout 30 nvidia-smi` on the node; if it hangs or fails too, drain and reboot.",
-        way_out=("`timeout 30 nvidia-smi` on the node.", DRIVER_LOG, POD_LOG, DRAIN, REBOOT),
+        next_step=_IF_IT_HANGS,
+        way_out=("`timeout 30 nvidia-smi` on the node.", SAVE, DRIVER_LOG, POD_LOG, DRAIN, REBOOT),
         check=lambda _: (),
         gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.UNREADABLE, runs=5, judged=Judged.UNREAD),
     ),
@@ -325,9 +344,10 @@ GAPS = (
             "the model has are no gap."
         ),
         when={Severity.WARN: "a value that should be there is missing; the message names the subjects"},
-        next_step="run `nvidia-smi -q -i INDEX` on the node; if it fails too, drain and reset the GPU.",
+        next_step=_IF_IT_FAILS + "reset.",
         way_out=(
             "`nvidia-smi -q -i INDEX` on the node: look for ERR! and Unknown Error.",
+            SAVE,
             DRIVER_LOG,
             REPORT,
             "A GPU that answers only in part often fails soon. " + DRAIN,

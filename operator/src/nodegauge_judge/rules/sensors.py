@@ -55,7 +55,7 @@ def psu_fault(case: Case) -> Iterator[Observation]:
     for sensor in _supply_sensors(case):
         if sensor.alarm == 1:
             yield _alarm(sensor, Severity.FAIL, whose="The power supply")
-    message = "The driver calls the GPU's power source undersized (NVML power source 2)."
+    message = "The driver calls the GPU's power supply undersized (NVML power source 2)."
     for gpu in case.result.gpus:
         if gpu.power.source == UNDERSIZED:
             yield of_gpu(gpu, Severity.FAIL, message, evidence={"power_source": UNDERSIZED})
@@ -245,11 +245,12 @@ def _normal(chip: str) -> str:
 RULES = (
     HealthRule(
         code="psu-fault",
-        title="the power supply reports a fault",
+        title="a power supply reports a fault or is undersized",
         meaning=(
             "A power supply raises an alarm on one of its own sensors (input lost, output, current, "
-            "temperature, its fan), or the driver reports that a GPU's power source is undersized. Under "
-            "load, the power brake will slow GPUs down next, or the node will switch off."
+            "temperature, its fan), or the driver reports that a GPU's power supply is undersized (NVML "
+            "power source 2). Under load, the power brake will slow GPUs down next, or the node will switch "
+            "off."
         ),
         when={
             Severity.FAIL: (

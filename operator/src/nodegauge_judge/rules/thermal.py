@@ -19,7 +19,7 @@ from nodegauge_judge import activity, throttle
 from nodegauge_judge.case import Case, HealthRule, lower_watts, number, of_gpu, once
 from nodegauge_judge.history.model import WARM_LIMIT
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, Scalar, Severity
-from nodegauge_judge.rule import AIR_FLOW, Observation
+from nodegauge_judge.rule import AIR_FLOW, ONE_HOT, Observation
 from nodegauge_judge.thresholds import Thresholds
 
 PLAUSIBLE_LIMIT = range(50, 131)
@@ -281,6 +281,7 @@ RULES = (
             ),
         },
         next_step="check fans, air flow and inlet temperature of the node.",
+        alone=ONE_HOT,
         way_out=(
             AIR_FLOW,
             "Until it is cool: `nvidia-smi -pl LOWER_WATTS -i INDEX` lowers the power limit (nodegauge then "
@@ -310,7 +311,8 @@ RULES = (
                 "grew; without a limit in °C, at or above `memoryHotFail` (105) °C"
             ),
         },
-        next_step="check air flow; on one GPU alone suspect its heat sink or thermal pads.",
+        next_step="check fans, air flow and inlet temperature of the node.",
+        alone="one GPU alone: suspect its heat sink or thermal pads, and what blocks the air to it.",
         way_out=(
             "`nvidia-smi -q -d TEMPERATURE` on the node shows memory temperature and limit.",
             "One GPU alone: heat sink or thermal pads; replace the board through your vendor. All of them: "
@@ -335,6 +337,7 @@ RULES = (
             )
         },
         next_step="check air flow and dust on your next visit to the rack.",
+        alone="one GPU alone: look at its heat sink, fan and dust on your next visit to the rack.",
         way_out=(AIR_FLOW,),
         check=hot_for_long,
     ),

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from nodegauge_judge import activity, throttle
 from nodegauge_judge.case import Case, HealthRule, lower_watts, of_gpu
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, Scalar, Severity
-from nodegauge_judge.rule import AIR_FLOW, DRAIN, DRIVER_LOG, VENDOR, Observation
+from nodegauge_judge.rule import AIR_FLOW, DRAIN, DRIVER_LOG, ONE_HOT, VENDOR, Observation
 from nodegauge_judge.throttle import Slowdown, Source
 
 _IDLE_BRAKE = "No other GPU has it, and it slows no work: it counts once it stays."
@@ -185,6 +185,7 @@ RULES = (
             ),
         },
         next_step="check fans, air flow and inlet temperature of the node.",
+        alone=ONE_HOT,
         way_out=(
             AIR_FLOW,
             _REASONS,
@@ -210,6 +211,7 @@ RULES = (
             ),
         },
         next_step="check fans and air flow now; drain the node if it continues.",
+        alone="one GPU alone: look at its heat sink, fan and slot now; drain the node if it continues.",
         way_out=(AIR_FLOW, DRAIN, DRIVER_LOG, VENDOR),
         gate=Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL),
         check=hw_thermal_slowdown,

@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from nodegauge_judge import GpuIdentity, Severity, Verdict
+from nodegauge_judge import GpuIdentity, Verdict
+from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.history import Transition
 from nodegauge_operator.api.tolerance import readable
 
@@ -68,47 +69,6 @@ _FIELDS = msgspec.structs.fields(Day)
 """Once: to ask for them takes a millisecond."""
 
 
-class RecordedFault(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """One fault as it stood when it was written: the fields of `core.faults.Fault`, its texts whole."""
-
-    code: str
-    """The finding's code."""
-    title: str = ""
-    """What is wrong, in a few words."""
-    severity: Severity = Severity.FAIL
-    """fail or warn."""
-    probe: str = ""
-    """The kind of reading that found it."""
-    cause: str = ""
-    """The taint's value that it stands for; empty if it never sets one."""
-    taint: str = ""
-    """The taint that it sets or would set, such as `unhealthy=corruption`; empty if it never sets one."""
-    state: str = ""
-    """State of its gate; empty for a finding without a gate."""
-    tainted: bool = False
-    """Whether the taint had this fault as its evidence."""
-    since: str = ""
-    """When it was first confirmed, or first seen (RFC 3339, UTC)."""
-    last_seen: str = ""
-    """The last run that showed it (RFC 3339, UTC)."""
-    subject: str = ""
-    """The worst location, and how many more there are."""
-    gpus: list[GpuIdentity] = []
-    """The GPUs of that location."""
-    measured: str = ""
-    """What was measured, in words, with the limit."""
-    also: str = ""
-    """Further locations."""
-    next_step: str = ""
-    """The first thing to do."""
-    steps: list[str] = []
-    """Everything to do, in order."""
-    no_taint: str = ""
-    """Why it set no taint then."""
-    lifts: str = ""
-    """What ends it."""
-
-
 class XidSeen(Struct, frozen=True, rename="camel", kw_only=True):
     """One Xid on one GPU, as far as the policy counts it (`spec.xids`)."""
 
@@ -145,7 +105,7 @@ class NodeRecord(Struct, frozen=True, rename="camel", kw_only=True):
     """Boot id of the node in the last health reading."""
     gpus: list[GpuIdentity] = []
     """Every GPU that the node has, or had and lost."""
-    faults: list[RecordedFault] = []
+    faults: list[Fault] = []
     """What is wrong with it, the worst first; empty once all has ended."""
     transitions: list[Transition] = []
     """What changed on it, oldest first."""

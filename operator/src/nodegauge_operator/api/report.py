@@ -128,8 +128,7 @@ class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_on
     request: str = ""
     """The last request that was answered (`Report.request_of`)."""
     reading: str = ""
-    """Pod and number of the last part of the NodeReading that was judged (`UID/NUMBER`), whatever came of
-    it."""
+    """The last part of the NodeReading that was judged (`UID/NUMBER` of its pod), whatever came of it."""
 
     @property
     def read_epoch(self) -> float:
@@ -166,8 +165,7 @@ class InterconnectStatus(Struct, frozen=True, rename="camel", kw_only=True):
     message: str = ""
     """The reason as a sentence, with the numbers."""
     reported: str = ""
-    """The class that NVML reports if bandwidth contradicts it (reason Contradicted); `klass` is then
-    empty."""
+    """The class that NVML reports if bandwidth contradicts it (reason Contradicted), with `klass` empty."""
 
     @property
     def as_reported(self) -> tuple[str, int | None]:
@@ -290,6 +288,8 @@ class GateStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_onl
     """The finding of the last bad run, which is the taint's evidence; empty after a repair."""
     fault_at: str = ""
     """When the fault was first confirmed.  A trial keeps it; a repair resets it."""
+    seen_at: str = ""
+    """The first of the bad runs in a row that confirmed it, or may; empty if that was `fault_at`."""
     incident: str = ""
     """The incident that holds the taint back, until the first bad run after its end; empty for none."""
 

@@ -11,10 +11,11 @@ from msgspec import Struct
 
 from nodegauge_judge import CATALOGUE, Cause
 from nodegauge_judge.rule import NEXT, filled
+from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import GateState, ProbeStatus, ReportStatus, stamp
 from nodegauge_operator.core.context import BEST_FIRST, HEALTH
-from nodegauge_operator.core.faults import Fault, faults
+from nodegauge_operator.core.faults import faults
 from nodegauge_operator.core.gates import FIRST_IN_LINE, LAST_IN_LINE, UNREAD
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.report_size import cut
@@ -46,10 +47,12 @@ class Alert(Struct, frozen=True, kw_only=True):
     """Of the GPU, or of both of a pair, with a comma; empty if it is about more."""
     pci: str = ""
     """Likewise."""
+    taint_state: str = ""
+    """`set`, or why the taint is not set; empty for a node that nobody reads."""
     measured: str
     """What was measured, with its numbers."""
     since: str = ""
-    """RFC 3339, UTC; empty if unknown."""
+    """The first run that showed it.  RFC 3339, UTC; empty if unknown."""
     next_step: str
     """The first thing to do."""
 
@@ -90,6 +93,8 @@ def why_unread(status: ReportStatus, node: NodeView, policy: Policy) -> str:
 
 def _of_fault(fault: Fault, node: str) -> Alert:
     few = fault.gpus if len(fault.gpus) <= FEW else []
+    on = f"On {fault.scope}, such as this: " if fault.locations > 1 and fault.scope else ""
+    on = on if fault.gpus or fault.worst in fault.measured else f"{fault.worst}: "
     also = f" Also: {fault.also}." if fault.also else ""
     return Alert(
         taint=fault.taint.partition("=")[0],
@@ -98,7 +103,8 @@ def _of_fault(fault: Fault, node: str) -> Alert:
         gpu=",".join(str(gpu.index) for gpu in fault.gpus if gpu.index is not None),
         serial=",".join(gpu.serial for gpu in few if gpu.serial),
         pci=",".join(gpu.pci for gpu in few if gpu.pci),
-        measured=cut(f"{fault.measured or fault.title}{also}", MOST),
+        taint_state="set" if fault.tainted else fault.no_taint,
+        measured=cut(f"{on}{fault.measured or fault.title}{also}", MOST),
         since=fault.since,
         next_step=_step(fault.next_step, node),
     )

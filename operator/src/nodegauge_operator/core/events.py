@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
+from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy
@@ -20,7 +21,6 @@ from nodegauge_operator.api.report import DesiredTaint, GateState, Outcome, Repo
 from nodegauge_operator.core import faults, gates, wording
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.context import HEALTH, Context
-from nodegauge_operator.core.faults import Fault
 from nodegauge_operator.core.probes.kind import Kind
 from nodegauge_operator.core.report_size import cut, word
 from nodegauge_operator.names import Reason
@@ -180,9 +180,9 @@ def _of_gates(
 
 def _with_evidence(head: str, fault: Fault | None, most: int) -> str:
     """What changed, with the fault that it is about; in at most so many bytes."""
-    return cut(
-        f"{head}: {fault.sentence(most - len(head.encode()) - 2)}" if fault is not None else head, most
-    )
+    if fault is None:
+        return cut(head, most)
+    return cut(f"{head}: {faults.sentence(fault, most - len(head.encode()) - 2)}", most)
 
 
 def _with_findings(change: Change, every: Sequence[Fault]) -> Change:
@@ -194,7 +194,7 @@ def _with_findings(change: Change, every: Sequence[Fault]) -> Change:
         if space < MIN_FINDING:
             break
         named = not number and all(gpu.serial in text for gpu in fault.gpus)
-        text += lead + (fault.detail(space) if named else fault.sentence(space))
+        text += lead + (faults.detail(fault, space) if named else faults.sentence(fault, space))
     return replace(change, message=bounded(text))
 
 

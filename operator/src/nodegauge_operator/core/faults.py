@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from nodegauge_judge import CATALOGUE, Finding, GpuIdentity, Severity
+from nodegauge_judge import CATALOGUE, Finding, Psu, Severity, bmc_witness
 from nodegauge_judge.rule import NEXT, measured, worst_first
 from nodegauge_operator import names
+from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy
@@ -25,89 +25,34 @@ from nodegauge_operator.api.report import (
     GateStatus,
     ReportStatus,
     stamp,
+    unstamp,
 )
 from nodegauge_operator.core import gates, hysteresis
 from nodegauge_operator.core.hysteresis import GateRule
 from nodegauge_operator.core.report_size import cut
 
-NOWHERE = ("", "node", "all GPUs")
-"""Subjects that name no place on the node."""
-MANY_GPUS = 2
-"""GPUs whose serial numbers a sentence names: a pair.  The report has those of all."""
 MIN_MEASURED = 60
 """Bytes of what was measured that outlast the next step."""
-_MORE = re.compile(r" and \d+ more$")
+PAIR = 2
+BRAKE, OF_SUPPLIES = "power-brake", frozenset({"psu-fault", "rail"})
+"""The findings of a health reading that make the label `psu` say fault (`nodegauge_judge.health`)."""
+_OF_GPU = re.compile(r"GPU \d+( \([^)]*\))?")
+"""A location that is a GPU as a whole."""
 
 
-class Fault(Struct, frozen=True, rename="camel", kw_only=True):
-    """One thing that is wrong with a node."""
+def sentence(fault: Fault, most: int) -> str:
+    """Place, what was measured, since when, and the next step, in at most so many bytes.  What was measured
+    is cut first."""
+    location = f"{fault.where}: " if fault.where else ""
+    return cut(location + detail(fault, most - len(location.encode())), most)
 
-    code: str
-    """The finding's code."""
-    title: str
-    """What is wrong, in a few words."""
-    severity: Severity
-    """`fail`, or `warn` for a finding that never sets a taint or is not confirmed by a gate."""
-    probe: str = ""
-    """The kind of reading that found it."""
-    cause: str = ""
-    """The taint's value that it stands for, such as corruption; empty if it never sets one."""
-    taint: str = ""
-    """`unhealthy=corruption`: the taint that it sets or would set; empty if it never sets one."""
-    state: str = ""
-    """`GateState`; empty for a finding without a gate."""
-    tainted: bool = False
-    """Whether the taint that the node should carry now has this fault as its evidence."""
-    since: str = ""
-    """When it was first confirmed; before that, when it was first seen.  RFC 3339, UTC; empty if unknown."""
-    last_seen: str = ""
-    """The last run that showed it; empty if unknown."""
-    subject: str = ""
-    """The worst location, and how many more there are."""
-    gpus: list[GpuIdentity] = []
-    """The GPUs of the worst location, with all that is known of each, also of lost ones."""
-    measured: str = ""
-    """What the last bad run measured, with its numbers; empty after a repair."""
-    also: str = ""
-    """Further locations."""
-    next_step: str = ""
-    """The first thing to do."""
-    steps: list[str] = []
-    """Everything to do, in order, with the values of this fault."""
-    no_taint: str = ""
-    """Why it sets no taint now; empty if it does."""
-    lifts: str = ""
-    """What ends the taint, the trial or the suspicion; empty for a finding without a gate."""
 
-    @property
-    def where(self) -> str:
-        """The place with all that names it: `GPU 3 (0000:3b:00.0), serial 1654922001234 and 2 more`; empty
-        for the node as a whole."""
-        location, more = "" if self.subject in NOWHERE else self.subject, ""
-        if others := _MORE.search(location):
-            location, more = location[: others.start()], others[0]
-        if len(self.gpus) == 1:
-            gpu = self.gpus[0]
-            parts = [f"GPU {gpu.index}" if gpu.index is not None else "", gpu.pci]
-            new = [part for part in parts if part not in location]
-            location = ", ".join([location, *new] if location else new)
-        serials = ", ".join(gpu.serial or "unknown" for gpu in self.gpus[:MANY_GPUS])
-        if any(gpu.serial for gpu in self.gpus):
-            location += f" (serials {serials})" if len(self.gpus) > 1 else f", serial {serials}"
-        return location + more
-
-    def sentence(self, most: int) -> str:
-        """Place, what was measured, since when, and the next step, in at most so many bytes.  What was
-        measured is cut first."""
-        location = f"{self.where}: " if self.where else ""
-        return cut(location + self.detail(most - len(location.encode())), most)
-
-    def detail(self, most: int) -> str:
-        """The same without the place."""
-        since = f" Since {self.since}." if self.since else ""
-        tail = f"{since}{NEXT}{self.next_step}" if self.next_step else since
-        text = self.measured or f"{self.title[0].upper()}{self.title[1:]}."
-        return cut(f"{cut(text, max(MIN_MEASURED, most - len(tail.encode())))}{tail}", most)
+def detail(fault: Fault, most: int) -> str:
+    """The same without the place."""
+    since = f" Since {fault.since}." if fault.since else ""
+    tail = f"{since}{NEXT}{fault.next_step}" if fault.next_step else since
+    text = fault.measured or f"{fault.title[0].upper()}{fault.title[1:]}."
+    return cut(f"{cut(text, max(MIN_MEASURED, most - len(tail.encode())))}{tail}", most)
 
 
 def faults(status: ReportStatus, *, policy: Policy, node: str = "") -> list[Fault]:
@@ -129,6 +74,25 @@ def cause(every: Sequence[Fault]) -> str:
     return (every[0].cause or every[0].code) if every else ""
 
 
+def before(read_at: str, every: Sequence[Fault]) -> str:
+    """`read at TIME, before the fault` for a reading that is older than the worst fault: what it found may no
+    longer be so.  Empty for one that is not, or where either time is unknown."""
+    since = unstamp(every[0].since) if every else 0.0
+    return f"read at {read_at}, before the fault" if 0.0 < unstamp(read_at) < since else ""
+
+
+def supplies(status: ReportStatus, every: Sequence[Fault]) -> str:
+    """Why the label `psu` is fault while no supply and no rail is known to be bad: a power brake says that
+    something outside the GPUs cannot or may not deliver, and not what.  Empty otherwise."""
+    known = {fault.code for fault in every}
+    if status.psu != Psu.FAULT or BRAKE not in known or known & (OF_SUPPLIES | bmc_witness.OF_SUPPLIES):
+        return ""
+    return (
+        "psu=fault stands for the power brake: the GPUs may not draw what they need. No supply and no 12 V "
+        "rail is known to be bad; a cable, the feed or a power cap can do it too"
+    )
+
+
 def _is_news(gate: GateStatus) -> bool:
     """Whether it says anything but that a fault once was here."""
     return gate.state is not GateState.WATCHING or gate.bad > 0
@@ -147,7 +111,8 @@ def _of_gate(gate: GateStatus, status: ReportStatus, *, policy: Policy, node: st
         taint=would_be(gate),
         state=gate.state.value,
         tainted=tainted,
-        since=gate.fault_at or gate.since,
+        since=gate.seen_at or gate.fault_at or gate.since,
+        confirmed=gate.entered_at if gate.state.entered else "",
         last_seen=gate.bad_at,
         measured=measured(finding) if gate.message else "",
         no_taint="" if tainted else without_taint(gate, policy=policy, override=status.override),
@@ -189,7 +154,7 @@ def of_finding(finding: Finding, gpus: GpusStatus, *, node: str = "", cluster: b
     rule = CATALOGUE.get(finding.code)
     steps = rule.steps(finding, node=node, cluster=cluster) if rule is not None else []
     next_step = finding.message.rpartition(NEXT)[2] if NEXT in finding.message else ""
-    return Fault(
+    fault = Fault(
         code=finding.code,
         title=rule.title if rule is not None else finding.code,
         severity=finding.severity,
@@ -200,6 +165,20 @@ def of_finding(finding: Finding, gpus: GpusStatus, *, node: str = "", cluster: b
         next_step=next_step or (steps[0] if steps else ""),
         steps=steps,
     )
+    identified = sum(1 for gpu in gpus.known() if gpu.uuid)  # a lost one may be listed without a name, too
+    return replace(fault, scope=_scope(fault, max(gpus.count, identified)))
+
+
+def _scope(fault: Fault, gpus: int) -> str:
+    """How much of a node with so many GPUs has it, in words; empty if its places are no GPUs or pairs."""
+    count, of, word = fault.locations, 0, ""
+    if len(fault.gpus) == PAIR:
+        of, word = gpus * (gpus - 1) // 2, "pairs of GPUs"
+    elif len(fault.gpus) == 1 and (_OF_GPU.fullmatch(fault.worst) or fault.worst == fault.gpus[0].uuid):
+        of, word = gpus, "GPUs"
+    if of < 2 or count > of:
+        return ""
+    return f"all {of} {word}" if count == of else f"{count} of {of} {word}"
 
 
 def would_be(gate: GateStatus) -> str:

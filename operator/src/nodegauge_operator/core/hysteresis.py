@@ -64,6 +64,7 @@ def answered(
                 bad=_one_more(gate.bad),
                 good=0,
                 bad_at=stamp(now),
+                seen_at=stamp(now) if gate.state is GateState.WATCHING and not gate.bad else gate.seen_at,
                 readable_since=0,
                 incident="",
                 subject=finding.subject if finding else "",
@@ -154,6 +155,7 @@ def repaired(gate: GateStatus, *, now: float) -> GateStatus:
     left = gate.left_at or (since if gate.state is GateState.PROBATION else "")
     times = {"since": since, "entered_at": entered, "left_at": left}
     times |= {"bad_at": gate.bad_at, "good_at": gate.good_at, "fault_at": gate.fault_at}
+    times["seen_at"] = gate.seen_at
     plausible = {name: _plausible(text, now=now) for name, text in times.items()}
     return replace(
         gate,
@@ -193,6 +195,7 @@ def _entered(gate: GateStatus, *, rule: GateRule, now: float) -> GateStatus:
         since=stamp(now),
         entered_at=stamp(now),
         fault_at=gate.fault_at if gate.state is GateState.PROBATION and gate.fault_at else stamp(now),
+        seen_at="" if gate.seen_at == stamp(now) else gate.seen_at,
         good=0,
         relapses=_one_more(gate.relapses) if relapsed else 0,
     )
@@ -206,7 +209,7 @@ def _left(gate: GateStatus, state: GateState, *, now: float) -> GateStatus:
 
 def _healed(gate: GateStatus) -> GateStatus:
     """Only what a relapse counts: the evidence of a fault that is gone reads as if it were there."""
-    return replace(gate, subject="", message="", fault_at="")
+    return replace(gate, subject="", message="", fault_at="", seen_at="")
 
 
 def _after_probation(gate: GateStatus, *, now: float) -> GateStatus:

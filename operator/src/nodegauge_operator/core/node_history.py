@@ -11,22 +11,22 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, datetime, timedelta
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from nodegauge_judge import GpuIdentity, History, Severity
+from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.node_history import (
     MAX_DAYS,
     Day,
     NodeHistory,
     NodeRecord,
-    RecordedFault,
     XidSeen,
 )
 from nodegauge_operator.api.report import SKEW_SECONDS, ReportStatus, stamp, unstamp
 from nodegauge_operator.core.actions import WriteHistory, WrittenHistory
 from nodegauge_operator.core.context import HEALTH, Context
 from nodegauge_operator.core.days import date_of, noted
-from nodegauge_operator.core.faults import Fault, faults
+from nodegauge_operator.core.faults import faults
 from nodegauge_operator.core.probes.kind import share_of
 
 SPREAD_SECONDS = 6 * 3600.0
@@ -93,7 +93,6 @@ def _mark(known: list[Fault]) -> str:
 def _record(context: Context, status: ReportStatus, known: list[Fault]) -> NodeRecord:
     health, versions = status.probe[HEALTH], status.versions
     ended = [probe.last_run.finished_at for probe in status.probes if probe.last_run is not None]
-    fields = set(RecordedFault.__struct_fields__)
     return NodeRecord(
         written_at=max(ended, default=stamp(context.now)),
         node_uid=context.node.uid,
@@ -108,10 +107,7 @@ def _record(context: Context, status: ReportStatus, known: list[Fault]) -> NodeR
             GpuIdentity(index=gpu.index, uuid=gpu.uuid, serial=gpu.serial, pci=gpu.pci)
             for gpu in status.gpus.known()
         ],
-        faults=[
-            RecordedFault(**{key: value for key, value in asdict(fault).items() if key in fields})
-            for fault in known
-        ],
+        faults=known,
         transitions=status.transitions,
         xids=_xids(health.history),
     )

@@ -5,11 +5,12 @@ A sentence about a node is made of the last runs of its kinds and of its gates. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from nodegauge_judge import Severity, Verdict
 from nodegauge_judge.coverage import PART, still_says
 from nodegauge_operator import names
+from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import (
@@ -49,8 +50,12 @@ def condition_message(context: Context, status: ReportStatus) -> str:
     than it says: else every run would cost a write."""
     of_gates = gates_sentence(status, policy=context.policy)
     every = faults.faults(status, policy=context.policy, node=context.node.name)
+
+    def brief(context: Context, probe: ProbeStatus) -> str:
+        return _codes_of(context, probe, every)
+
     sentences = (
-        _of_runs(context, _codes_of) if status.probe[HEALTH].last_run is not None else "",
+        _of_runs(context, brief) if status.probe[HEALTH].last_run is not None else "",
         *(kind.at_condition(status) for kind in context.kinds.values()),
         f"Gates: {of_gates}." if of_gates else "",
         f"Next: {every[0].next_step}" if every else "",
@@ -118,10 +123,11 @@ def _summary_of(context: Context, probe: ProbeStatus) -> str:
     return f"{context.kinds[probe.name].title}: {probe.summary}"
 
 
-def _codes_of(context: Context, probe: ProbeStatus) -> str:
-    """A run that stands, for the condition; it only changes when its findings do."""
+def _codes_of(context: Context, probe: ProbeStatus, every: Sequence[Fault] = ()) -> str:
+    """A run that stands, for the condition; it only changes when its findings do, or a fault is newer."""
     codes = dict.fromkeys(f.code for f in probe.findings if f.severity is not Severity.INFO)
-    listed = f" ({', '.join(codes)})" if codes else ""
+    notes = [note for note in (", ".join(codes), faults.before(probe.read_at, every)) if note]
+    listed = f" ({'; '.join(notes)})" if notes else ""
     return f"{context.kinds[probe.name].title}: {probe.verdict.value}{listed}."
 
 

@@ -27,7 +27,7 @@ TEST = "app.kubernetes.io/part-of=nodegauge,app.kubernetes.io/component=test"
 class OperatorPod(Struct, frozen=True, kw_only=True):
     """A pod of the operator.  `grace`: its grace period in seconds while it is being deleted, else None.
 
-    `ip`: its address; empty before it has one.
+    `ip`: its address; empty before it has one.  `account`: its service account.
     """
 
     namespace: str
@@ -35,6 +35,7 @@ class OperatorPod(Struct, frozen=True, kw_only=True):
     uid: str
     grace: float | None = None
     ip: str = ""
+    account: str = ""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -102,6 +103,7 @@ def _pod(body: Mapping[str, Any]) -> OperatorPod:
         uid=metadata["uid"],
         grace=float(metadata.get("deletionGracePeriodSeconds") or 0) if deleting else None,
         ip=(body.get("status") or {}).get("podIP") or "",
+        account=(body.get("spec") or {}).get("serviceAccountName") or "default",
     )
 
 

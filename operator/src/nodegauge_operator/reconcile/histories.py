@@ -26,9 +26,16 @@ class Histories:
     """Looks after the histories of nodes that are gone."""
 
     def __init__(
-        self, *, client: Client, cache: Cache, clock: Callable[[], float], monotonic: Callable[[], float]
+        self,
+        *,
+        client: Client,
+        cache: Cache,
+        installation: str,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
     ) -> None:
         self._client = client
+        self._installation = installation
         self._cache = cache
         self._clock = clock
         self._monotonic = monotonic
@@ -58,8 +65,8 @@ class Histories:
 
     async def _look_at(self, name: str) -> None:
         history, now = await histories.get(self._client, name), self._clock()
-        if history is None:
-            return
+        if history is None or history.installation not in ("", self._installation):
+            return  # gone, or another installation's, as its reports are
         if node_history.is_over(history, now=now):
             await histories.delete(self._client, history)
             log.info("history of node %s deleted", name, extra={"node": name})

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from nodegauge_operator.api.report import unstamp
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.node_counts import NodeCounters
 
@@ -46,4 +47,5 @@ def _export_nodes(metrics: Metrics, counters: NodeCounters, policies: list[str],
     for policy, node, alerts in nodes[:most]:
         for a in alerts:
             metrics.node_fault.labels(policy, node, a.taint, a.cause, a.code, a.gpu, a.serial, a.pci).set(1)
-            metrics.node_fault_info.labels(policy, node, a.code, a.measured, a.since, a.next_step).set(1)
+            texts = (a.measured, a.since, a.taint_state, a.next_step)
+            metrics.node_fault_info.labels(policy, node, a.code, *texts).set(unstamp(a.since))

@@ -127,7 +127,13 @@ class Sweep:
         self._lease_task = BackgroundTask("lease", on_end=self._wakeup.set)
         self._status_task = BackgroundTask("policy status", on_end=self._wakeup.set)
         self._trust_task = BackgroundTask("readings policy", on_end=self._wakeup.set)
-        self._histories = Histories(client=client, cache=cache, clock=clock, monotonic=time.monotonic)
+        self._histories = Histories(
+            client=client,
+            cache=cache,
+            installation=settings.probe.installation,
+            clock=clock,
+            monotonic=time.monotonic,
+        )
         self._histories_task = BackgroundTask("histories", on_end=self._wakeup.set)
         self._restored: Restored | None = None
         """Seen by a reconcile; the loop ends with it."""

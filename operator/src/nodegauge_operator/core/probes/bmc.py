@@ -82,7 +82,9 @@ PSU = Label(
     meaning=(
         "State of the power supplies: by sensors of the node, by NVML and by the BMC; the worst "
         "counts. ok: supplies were read and report no fault. redundancy-lost: by the BMC, one is out "
-        "and the others carry the machine. Absent: nothing could be read."
+        "and the others carry the machine. fault: a supply or a rail is bad, or a power brake keeps the "
+        "GPUs from what they need, whatever is to blame for it (`nodegauge explain` says which). Absent: "
+        "nothing could be read."
     ),
     value=_psu,
     history="power supplies",

@@ -8,8 +8,6 @@ NODEGAUGE_FAKE_GBPS and _US say how long calls take, _BYTES how much memory a GP
 what goes wrong, separated by commas.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from typing import ClassVar

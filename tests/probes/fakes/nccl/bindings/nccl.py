@@ -5,8 +5,6 @@ for what a fake of this kind shows and what it cannot.  Processes of one rank ea
 their unique id names, by one file per call and rank; a rank that never comes keeps the others waiting.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import time
@@ -33,7 +31,7 @@ class Comm:
 class Others:
     """The processes of one communicator, if each has one rank."""
 
-    here: Others | None = None
+    here: "Others | None" = None
 
     def __init__(self, folder, size, rank):
         self.folder, self.size, self.rank, self._calls = Path(folder), size, rank, {}

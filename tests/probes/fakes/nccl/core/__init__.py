@@ -1,7 +1,5 @@
 """A fake of the few names of nccl4py 0.6's `nccl.core` that the engine uses."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from types import SimpleNamespace

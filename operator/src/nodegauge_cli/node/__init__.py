@@ -1,0 +1,1 @@
+"""`nodegauge node`: the probes and the judge on this machine."""
