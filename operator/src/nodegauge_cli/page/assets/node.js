@@ -97,10 +97,11 @@ function links(node) {
   const joined = el("p", {}, node.interconnect ? el("strong", {}, `${node.interconnect}. `) : "", node.interconnectMessage ?? "");
   const known = DATA.matrices[node.links];
   if (!known) return section("Links", joined, el("p", {}, none("The matrix was not read.")));
+  const read = (gpu) => gpu.up || gpu.down?.length || !gpu.unread;
   const rows = (known.gpus ?? []).map((gpu, i) => [
     `GPU ${node.gpus?.[i]?.index ?? i}`,
-    `${gpu.up ?? 0} up${gpu.gbps ? `, ${number(gpu.gbps)} GB/s each` : ""}`,
-    gpu.down?.length ? el("strong", {}, `${gpu.down.length} down: ${gpu.down.join(", ")}`) : "0 down",
+    read(gpu) ? `${gpu.up ?? 0} up${gpu.gbps ? `, ${number(gpu.gbps)} GB/s each` : ""}` : none(),
+    gpu.down?.length ? el("strong", {}, `${gpu.down.length} down: ${gpu.down.join(", ")}`) : read(gpu) ? "0 down" : none(),
     gpu.unread ? none() : orNone(Object.entries(gpu.errors ?? {}).map(([name, count]) => `${name} ${number(count)}`).join(", ") || "0"),
   ]);
   const legend = "NV18: 18 NVLinks. PIX and PXB: PCIe switches; PHB, NODE and SYS: through the CPU. ✕: the driver refuses direct access.";
