@@ -17,7 +17,8 @@ from support.api_server import NODES, REPORTS
 from support.promises import GARBAGE, InterleavedOperator
 from support.properties import tried
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("stated_answers")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("stated_answers"), pytest.mark.timeout(1800)]
+"""A property takes half a minute of CPU time; beside a dozen busy processes that is more than ten minutes."""
 
 COUNT = 3
 NODE_NAMES = st.sampled_from([f"node-{n}" for n in range(COUNT)])
