@@ -11,6 +11,7 @@ function nodeView(name) {
     back,
     el("h2", { class: "title" }, badge(node.verdict), " ", node.name),
     el("p", { class: "lead" }, orNone(node.summary, "The operator has not judged this node.")),
+    node.unread ? el("p", { class: "fault fail" }, el("strong", {}, "Nothing is known of it now. "), withCode(node.unread)) : null,
     carried(node), faults(node), gpus(node), links(node), bandwidth(node), power(node), feeding(node), overTime(node), runs(node),
   ];
 }
