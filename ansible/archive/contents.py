@@ -29,7 +29,7 @@ LEFT_OUT = {
     "nodegauge_cli": (
         *("__main__", "apply", "check", "cleanup", "cluster", "completion", "diff", "diff_facts", "explain"),
         *("explanation", "fleet", "history", "node", "nodes", "override", "pause", "pod_fit", "run"),
-        *("page/command", "page/fleet", "standing", "status", "ticket", "waits", "watch", "why", "zero"),
+        *("page/command", "page/fleet", "page/notices", "status", "ticket", "waits", "watch", "why", "zero"),
     ),
 }
 """Parts of our packages that need a cluster, or for which the archive has commands of its own."""

@@ -21,7 +21,7 @@ import support.results as made
 from nodegauge_cli.page.fleet import Fleet
 from nodegauge_cli.page.hosts import answered
 from nodegauge_cli.page.html import page
-from nodegauge_cli.page.model import FleetData
+from nodegauge_cli.page.model import FleetData, NodeData
 from nodegauge_contract import LinkErrors, Power, Result, Span, Window, text
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
@@ -30,6 +30,7 @@ from support.objects import AReport, make_node, make_report, read
 from support.validated import judged
 
 NOW = datetime(2026, 11, 28, 8, 0, tzinfo=UTC).timestamp()
+INCIDENT = {"id": "nvlink-1", "cause": "nvlink", "since": "2026-11-28T07:45:00Z", "nodes": 1}
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>"
 
 
@@ -90,6 +91,11 @@ def bodies() -> Iterator[dict[str, Any]]:
         feed = feed_windows.STARVED_BY_A_DISK if name == "gpu-titan" else None
         yield _reading(name, health=health, feed=feed)
     yield _body(names.REPORT_KIND, "gpu-new", status={})
+    conditions = [{"type": "Ready", "status": "False", "reason": "LabelRefused", "message": "say so"}]
+    spec = {"nodeSelector": {}, "mode": "Observe"}
+    yield _body(
+        names.POLICY_KIND, "default", spec=spec, status={"conditions": conditions, "incidents": [INCIDENT]}
+    )
     silent = make_report().status
     hostile = {"verdict": "fail", "summary": HOSTILE, "gpus": {"product": HOSTILE, "count": 1}}
     yield _body(names.REPORT_KIND, "gpu-hostile", status=to_builtins(silent) | hostile)
@@ -105,7 +111,7 @@ def data(nodes: int = 0) -> FleetData:
         fleet.add(body)
     shown = fleet.data(title="GPU nodes", made_at=stamp(NOW), source="a made fleet")
     few = itertools.cycle(shown.nodes)
-    many = [replace(next(few), name=f"gpu-{number}") for number in range(nodes)]
+    many = [_renamed(next(few), number) for number in range(nodes)]
     return replace(shown, nodes=many or shown.nodes)
 
 
@@ -146,6 +152,13 @@ def html_of_hosts() -> str:
     """Their page."""
     answer, _ = answered(encode(hosts()), version="0.1.0")
     return str(answer["html"])
+
+
+def _renamed(node: NodeData, number: int) -> NodeData:
+    gpus = [
+        replace(gpu, uuid=f"{gpu.uuid[:-6]}{number:06}", serial=f"{gpu.serial}{number}") for gpu in node.gpus
+    ]
+    return replace(node, name=f"gpu-{number}", gpus=gpus)
 
 
 def _report(name: str, health: Result, nccl: Result | None) -> AReport:

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -19,13 +20,16 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from nodegauge_cli.__main__ import main
 from nodegauge_cli.cluster import NODES, READINGS, REPORTS
 from nodegauge_cli.judging import Criteria
 from nodegauge_cli.judging import judged as judge
-from nodegauge_cli.page.html import SCRIPTS, page
+from nodegauge_cli.page.html import SCRIPTS, SHARED, page
 from nodegauge_cli.page.judged import from_judged, part_of
+from nodegauge_cli.page.model import NodeData
+from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from page import demo
 from support.kubectl import FakeKubectl
@@ -47,7 +51,9 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The data that the command puts into the page of the demo's objects, and the nodes of its hosts."""
     objects = tmp_path_factory.mktemp("objects") / "fleet.json"
     objects.write_text(json.dumps({"kind": "List", "items": list(demo.bodies())}))
-    code, html = report("--from", objects, "--html", "-")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: demo.NOW)
+        code, html = report("--from", objects, "--html", "-")
     assert (code, html.count("</script>")) == (0, len(SCRIPTS) + 1)
     shown, hosts = data_in(html), data_in(demo.html_of_hosts())
     assert (hosts["unit"], [bool(hosts["matrices"]), hosts["trend"]]) == ("host", [True, []])
@@ -119,6 +125,25 @@ def test_a_day_counts_only_nodes_that_were_read(shown: dict[str, Any]) -> None:
     assert (days["2026-11-22"], days["2026-11-28"], "2026-11-01" in days) == ((16, 16), (8, 16), False)
 
 
+def test_what_concerns_many_nodes_stands_first(shown: dict[str, Any]) -> None:
+    notices = {each["title"]: each for each in shown["notices"]}
+    assert [*notices] == [
+        "nvlink on 1 node at once",
+        "2 nodes unread",
+        "Policy default",
+        "Policy default is in mode Observe: nothing is written to nodes",
+    ]
+    incident = notices["nvlink on 1 node at once"]
+    assert (incident["since"], incident["nodes"]) == (demo.INCIDENT["since"], ["gpu-h100-slow"])
+    assert f"{names.CLOSE_INCIDENT}=nvlink-1" in incident["text"]
+    assert "LabelRefused: say so" in notices["Policy default"]["text"]
+
+
+def test_a_text_that_looks_like_a_reference_stays_a_text() -> None:
+    odd = NodeData(name="n", verdict=Verdict.PASS, summary=f"{SHARED}0")
+    assert data_in(page(replace(demo.data(), nodes=[odd])))["nodes"][0]["summary"] == f"{SHARED}0"
+
+
 @pytest.mark.parametrize(
     ("stdin", "code", "message"),
     [("kind: List\nitems: []", 2, "no NodeReport is there"), ("{", 2, "not readable as YAML")],
@@ -131,6 +156,7 @@ def test_input_without_a_report_says_what_to_pass(stdin: str, code: int, message
 def test_what_the_cluster_refuses_is_said_on_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(time, "time", lambda: demo.NOW + 86_400)
     kubectl = FakeKubectl(tmp_path, monkeypatch)
     for path, kind in ((REPORTS, names.REPORT_KIND), (READINGS, names.READING_KIND)):
         bodies = [body for body in demo.bodies() if body.pop("kind") == kind]  # a list's members have none
@@ -139,6 +165,7 @@ def test_what_the_cluster_refuses_is_said_on_the_page(
     code, html = report("--html", "-")
     shown = data_in(html)
     assert (code, len(shown["nodes"])) == (0, 9)
+    assert not any(node.get("usable") for node in shown["nodes"]), "nobody has looked for a day"
     assert any("Node: " in text and "nodes is forbidden" in text for text in shown["problems"])
 
 

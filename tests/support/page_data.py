@@ -6,9 +6,28 @@ import json
 import re
 from typing import Any
 
+from nodegauge_cli.page.html import SHARED
+
 
 def data_in(html: str) -> dict[str, Any]:
     """Its data element."""
     [text] = re.findall(r'id="data">(.*?)</script>', html, re.DOTALL)
     data: dict[str, Any] = json.loads(text)
-    return data
+    for value in data["shared"]:
+        if isinstance(value, dict | list):
+            whole(value, data["shared"])
+    return {**data, "nodes": whole(data["nodes"], data["shared"])}
+
+
+def whole(value: Any, shared: list[Any]) -> Any:
+    """As `whole` of dom.js: with each reference replaced by what is in the table."""
+    for key, part in list(value.items() if isinstance(value, dict) else enumerate(value)):
+        is_one = isinstance(part, str) and part.startswith(SHARED)
+        value[key] = (
+            shared[int(part[1:])]
+            if is_one
+            else whole(part, shared)
+            if part and isinstance(part, dict | list)
+            else part
+        )
+    return value

@@ -343,12 +343,17 @@ def test_json_has_the_whole_decision(cluster: Cluster) -> None:
         ({"probes": []}, {}, "never read"),
         ({}, {"ready": False}, "not Ready"),
         ({}, {"taints": (taint("team=a:NoExecute"),)}, "tainted team=a"),
+        ({}, {"taints": (taint(f"{names.TAINT_THROTTLED}=x:PreferNoSchedule"),)}, "tainted throttled=x"),
+        ({}, {"unschedulable": True}, "cordoned"),
     ],
 )
 def test_a_node_that_no_job_gets_is_left_out(cluster: Cluster, status: Any, node: Any, why: str) -> None:
     cluster.add(report("h-1"))
     cluster.add(report("h-2", **status), **node)
     assert f"1 of 2 nodes usable without h-2 ({why})".lower() in shown("--model", "7B").lower()
+    assert f"left out: h-2 ({why}).".lower() in shown("--params", "7B").lower()
+    alone = f"measured on nodes that are not open to jobs: h-2 ({why})."
+    assert alone.lower() in shown("--params", "7B", "--node", "h-2").lower()
 
 
 def test_gpu_devices_tolerated_taints_and_soft_ones_close_nothing(cluster: Cluster) -> None:

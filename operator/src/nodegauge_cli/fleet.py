@@ -44,26 +44,40 @@ class Fleet(Struct, frozen=True, kw_only=True):
 def read_fleet(cluster: Cluster, *, now: float, selector: str = "") -> Fleet:
     """The fleet at `now`, epoch seconds.  `selector`: only nodes with these labels of others'; it needs the
     right to read nodes.  Raises `NoCluster`."""
-    bodies = list(cluster.each(POLICIES))
-    policies = policies_of(bodies)
+    policies = list(cluster.each(POLICIES))
     nodes, not_seen = _nodes(cluster, selector)
-    reports = {report.name: report for report in map(parse_report, cluster.each(REPORTS))}
+    reports = [parse_report(body) for body in cluster.each(REPORTS)]
     if selector and nodes is not None:
-        reports = {name: report for name, report in reports.items() if name in nodes}
-    fresh = [report for report in reports.values() if _is_of(report, nodes)]
+        reports = [report for report in reports if report.name in nodes]
+    return fleet_of(reports, policies=policies, nodes=nodes, now=now, not_seen=not_seen)
+
+
+def fleet_of(
+    reports: Iterable[Report],
+    *,
+    policies: list[dict[str, Any]],
+    nodes: dict[str, NodeView] | None,
+    now: float,
+    not_seen: str = "",
+) -> Fleet:
+    """The fleet that these objects are at `now`, epoch seconds; `nodes`, `not_seen`: as in `Fleet`."""
+    known_policies = policies_of(policies)
+    fresh = [report for report in reports if _is_of(report, nodes)]
     standings = [
-        standing_of(report, policies.get(report.status.policy), now=now, node=(nodes or {}).get(report.name))
+        standing_of(
+            report, known_policies.get(report.status.policy), now=now, node=(nodes or {}).get(report.name)
+        )
         for report in fresh
     ]
     known = {report.name: report for report in fresh}
     unknown = [node for node in (nodes or {}).values() if node.name not in known]
-    selected = list(_unseen(unknown, policies))
+    selected = list(_unseen(unknown, known_policies))
     with_gpus = [node for node in unknown if has_gpus(node)]
     chosen = {standing.node for standing in selected}
     return Fleet(
         standings=[*standings, *selected],
         reports=known,
-        policies=bodies,
+        policies=policies,
         nodes=nodes,
         not_seen=not_seen,
         unselected=sum(1 for node in with_gpus if node.name not in chosen),

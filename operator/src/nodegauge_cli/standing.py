@@ -19,7 +19,8 @@ from nodegauge_operator.api.policy import Mode, Policy, PolicyInvalid, PolicySpe
 from nodegauge_operator.api.report import GateState, Report, ReportStatus, stamp, unstamp
 from nodegauge_operator.api.selector import Selector
 from nodegauge_operator.core import gates, override, wording
-from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.faults import no_slot
+from nodegauge_operator.core.model import NodeView, Taint
 from nodegauge_operator.core.usable import UNKNOWN, Lost, usable
 
 UNREAD = "unread"
@@ -41,6 +42,8 @@ class Standing(Struct, frozen=True, rename="camel", kw_only=True):
     """Confirmed faults by their taint's value, also those without a taint now."""
     held_back: bool = False
     """A taint is due, and a budget, a rate or an incident holds it back."""
+    held_by: str = ""
+    """What does; empty if nothing is held back."""
     interconnect: str = ""
     """nvlink, nvlink-pairs or pcie; empty if unknown."""
     nvlink_gbps: int | None = None
@@ -90,13 +93,15 @@ def standing_of(
     if unread and count.usable:
         count = replace(count, usable=0, lost=count.lost | {Lost.UNREAD.value: count.usable})
     known = [gate for gate in status.gates if gate.state.entered and gate.code in gates.GATES]
+    held = [gate for gate in known if gate.state is GateState.HELD_BACK]
     health = status.probe[names.PROBE_HEALTH]
     return Standing(
         node=report.name,
         health=UNREAD if unread and status.verdict is not Verdict.FAIL else status.verdict.value,
         taints=[wording.short(taint) for taint in status.desired.taints],
         causes=list(dict.fromkeys(gates.GATES[gate.code].cause.value for gate in known)),
-        held_back=any(gate.state is GateState.HELD_BACK for gate in known),
+        held_back=bool(held),
+        held_by=no_slot(held[0], applied(policy, status)) if held else "",
         interconnect=status.interconnect.klass,
         nvlink_gbps=status.interconnect.nvlink_gbps,
         all_reduce=status.bandwidth.all_reduce,
@@ -141,9 +146,12 @@ def why_unread(status: ReportStatus, policy: Policy | None, *, now: float) -> st
 
 
 def _unseen(report: Report) -> NodeView:
-    """A node of which only the report is known."""
-    labels = report.status.desired.labels
-    return NodeView(name=report.name, uid=report.node_uid, resource_version="", labels=labels)
+    """A node of which only the report is known: taken as Ready, not cordoned, and as the operator left it."""
+    desired = report.status.desired
+    taints = tuple(Taint(key=each.key, value=each.value, effect=each.effect) for each in desired.taints)
+    return NodeView(
+        name=report.name, uid=report.node_uid, resource_version="", labels=desired.labels, taints=taints
+    )
 
 
 def applied(policy: Policy | None, status: ReportStatus) -> Policy:

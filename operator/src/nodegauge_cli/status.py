@@ -31,6 +31,8 @@ from nodegauge_operator.api.report import unstamp
 
 BREAKER_OPEN = "BreakerOpen"
 """The condition of a policy that is well while it is False; its incidents are listed one by one."""
+MODES = {"Observe": "nothing is written to nodes", "Paused": "nothing is read"}
+"""Those that keep a policy from doing all that it could, and what they do not do."""
 NAMED = 5
 """Nodes that a line names; the others are a number."""
 ROWS = 12
@@ -75,6 +77,8 @@ class Status(Struct, frozen=True, rename="camel", kw_only=True):
     """Nodes by `pass`, `warn`, `fail` and `unread`."""
     held_back: list[str]
     """Nodes whose taint waits for a budget, a rate or the end of an incident."""
+    held_by: dict[str, list[str]]
+    """The same nodes by what holds them back, in words."""
     unread: dict[str, str]
     """By node, why nothing is known of it now."""
     uncounted: list[str]
@@ -131,6 +135,7 @@ def status_of(fleet: Fleet) -> Status:
         causes=_by_cause(standings),
         health=dict(Counter(known.health for known in standings)),
         held_back=sorted(known.node for known in standings if known.held_back),
+        held_by=by_word((known.held_by, known.node) for known in standings),
         unread={known.node: known.why_unread for known in standings if known.why_unread},
         uncounted=sorted(known.node for known in standings if not known.gpus_had),
         oldest=read[0][1] if read else "",
@@ -141,6 +146,15 @@ def status_of(fleet: Fleet) -> Status:
         unselected=fleet.unselected,
         not_seen=fleet.not_seen,
     )
+
+
+def by_word(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Names of nodes by a word; those with an empty one are left out."""
+    found: dict[str, list[str]] = {}
+    for word, node in sorted(pairs):
+        if word:
+            found.setdefault(word, []).append(node)
+    return found
 
 
 def _by_class(standings: Iterable[Standing]) -> list[Loss]:
@@ -193,21 +207,26 @@ def lines(seen: Status, *, now: float) -> Iterator[str]:
         yield entry("nodes", "nodegauge looks after no node: `kubectl get gpuvalidationpolicies`")
     share = f" ({100 * seen.usable / seen.gpus:.1f} %)" if seen.gpus else ""
     style = GOOD if seen.gpus and seen.usable == seen.gpus else WORTH_A_LOOK
-    yield entry("usable", f"{seen.usable} of {seen.gpus} GPUs{share}, {_nodes(seen.nodes)}", style=style)
+    yield entry("usable", f"{seen.usable} of {seen.gpus} GPUs{share}, {in_nodes(seen.nodes)}", style=style)
     health = [
         f"{seen.health[word]} {word}" for word in ("pass", "warn", "fail", UNREAD) if word in seen.health
     ]
     yield entry("nodes", ", ".join(health) or "none")
+    if seen.oldest:
+        read = age(now - unstamp(seen.oldest_read_at))
+        yield entry("oldest", f"reading: {seen.oldest}, {seen.oldest_read_at} ({read} ago)")
     yield ""
     yield from _tables(seen)
-    yield from _gaps(seen, now=now)
+    yield from _gaps(seen)
     yield ""
     for known in seen.policies:
         yield from _policy_lines(known)
     if not seen.policies:
         yield entry("policies", "none: nothing is read", style=WORTH_A_LOOK)
     if len(seen.installations) > 1:
-        owners = ", ".join(f"{name} ({_nodes(count)})" for name, count in sorted(seen.installations.items()))
+        owners = ", ".join(
+            f"{name} ({in_nodes(count)})" for name, count in sorted(seen.installations.items())
+        )
         yield entry("foreign", f"reports of several installations: {owners}", style=WORTH_A_LOOK)
 
 
@@ -236,32 +255,29 @@ def _few(rows: list[Loss]) -> list[Loss]:
     return [*rows[: ROWS - 1], added]
 
 
-def _gaps(seen: Status, *, now: float) -> Iterator[str]:
+def _gaps(seen: Status) -> Iterator[str]:
     """What nobody sees, or what waits."""
-    if seen.held_back:
-        yield entry("held back", _named(seen.held_back), style=WORTH_A_LOOK)
+    for why, nodes in seen.held_by.items():
+        yield entry("held back", f"{_named(nodes)}: {why}", style=WORTH_A_LOOK)
     if seen.unread:
         yield entry("unread", _named(sorted(seen.unread)), style=BAD)
         first = min(seen.unread)
         yield entry("", f"{first}: {seen.unread[first]}")
     if seen.uncounted:
         yield entry("uncounted", f"GPUs of {_named(seen.uncounted)}", style=WORTH_A_LOOK)
-    if seen.oldest:
-        read = age(now - unstamp(seen.oldest_read_at))
-        yield entry("oldest", f"reading: {seen.oldest}, {seen.oldest_read_at} ({read} ago)")
     if seen.overrides:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(seen.overrides.items()))
         yield entry("overrides", kinds, style=WORTH_A_LOOK)
     if seen.unselected:
-        yield entry("unwatched", f"{_nodes(seen.unselected)} with GPUs that no policy selects")
+        yield entry("unwatched", f"{in_nodes(seen.unselected)} with GPUs that no policy selects")
     if seen.not_seen:
         yield entry("not seen", seen.not_seen, style=WORTH_A_LOOK)
 
 
 def _policy_lines(known: PolicyLine) -> Iterator[str]:
     ready = {"True": "Ready", "False": "NOT Ready", "": "without status: no operator has read it"}
-    says = {"Observe": "nothing is written to nodes", "Paused": "nothing is read"}.get(known.mode, "")
-    text = f"{known.name}: {known.mode}{f' ({says})' if says else ''}, {_nodes(known.nodes)}"
+    says = MODES.get(known.mode, "")
+    text = f"{known.name}: {known.mode}{f' ({says})' if says else ''}, {in_nodes(known.nodes)}"
     well = known.ready == "True" and not says
     style = TITLE if well else WORTH_A_LOOK
     yield entry("policy", f"{text}, {ready.get(known.ready, known.ready)}", style=style)
@@ -271,17 +287,22 @@ def _policy_lines(known: PolicyLine) -> Iterator[str]:
         where = f" of {incident.group}" if incident.group else ""
         yield entry(
             "incident",
-            f"{incident.cause} on {_nodes(incident.nodes)}{where} since {incident.since}; to end it: "
-            f"`kubectl annotate gpuvalidationpolicy {known.name} {names.CLOSE_INCIDENT}={incident.id} "
-            "--overwrite`",
+            f"{incident.cause} on {in_nodes(incident.nodes)}{where} since {incident.since}; to end it: "
+            f"`{end_of(incident, known.name)}`",
             style=BAD,
         )
 
 
+def end_of(incident: Incident, policy: str) -> str:
+    """The command that ends it."""
+    return f"kubectl annotate gpuvalidationpolicy {policy} {names.CLOSE_INCIDENT}={incident.id} --overwrite"
+
+
 def _named(nodes: list[str]) -> str:
     more = f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else ""
-    return f"{_nodes(len(nodes))}: {', '.join(nodes[:NAMED])}{more}"
+    return f"{in_nodes(len(nodes))}: {', '.join(nodes[:NAMED])}{more}"
 
 
-def _nodes(count: int) -> str:
+def in_nodes(count: int) -> str:
+    """`1 node`, `2 nodes`."""
     return f"{count} node" if count == 1 else f"{count} nodes"

@@ -12,18 +12,21 @@ from typing import Any
 import msgspec
 
 from nodegauge_cli.cluster import NODES, OF_OURS, POLICIES, READINGS, REPORTS, Cluster, NoCluster
+from nodegauge_cli.fleet import fleet_of, has_gpus
 from nodegauge_cli.judging import Criteria
 from nodegauge_cli.page import history
 from nodegauge_cli.page.links import numbered
 from nodegauge_cli.page.model import FleetData, NodeData
-from nodegauge_cli.page.nodes import node_data
+from nodegauge_cli.page.nodes import node_data, unseen
+from nodegauge_cli.page.notices import notices
 from nodegauge_cli.page.reading import OfReading, of_reading
 from nodegauge_cli.reported import Unusable
+from nodegauge_cli.standing import Standing
 from nodegauge_operator import names
 from nodegauge_operator.api.chassis import Chassis, parse_chassis
 from nodegauge_operator.api.node_history import NodeHistory, all_days, parse_node_history
 from nodegauge_operator.api.policy import Policy, PolicyInvalid, PolicySpec, parse
-from nodegauge_operator.api.report import Report, parse_report
+from nodegauge_operator.api.report import Report, parse_report, unstamp
 from nodegauge_operator.core.model import NodeView, node_view
 
 HISTORIES = f"{OF_OURS}/{names.HISTORY_PLURAL}"
@@ -44,6 +47,7 @@ class Fleet:
         self._nodes: dict[str, NodeView] = {}
         self._policies: dict[str, Policy] = {}
         self._criteria: dict[str, Criteria] = {}
+        self._bodies: list[dict[str, Any]] = []
         self._problems: list[str] = []
 
     def add(self, body: Mapping[str, Any]) -> None:
@@ -91,6 +95,7 @@ class Fleet:
         self._nodes[name] = node_view(body)
 
     def _policy(self, name: str, body: Mapping[str, Any]) -> None:
+        self._bodies.append(dict(body))
         try:
             self._policies[name] = parse(dict(body))
             self._criteria[name] = Criteria.from_spec(body.get("spec") or {})
@@ -100,7 +105,11 @@ class Fleet:
     def data(self, *, title: str, made_at: str, source: str) -> FleetData:
         """What the page shows."""
         usual = Criteria.from_spec({})
-        nodes = [self._of_node(name, usual) for name in sorted(self._reports)]
+        fleet = fleet_of(
+            self._reports.values(), policies=self._bodies, nodes=self._nodes or None, now=unstamp(made_at)
+        )
+        standings = sorted(fleet.standings, key=lambda standing: standing.node)
+        nodes = [self._of_node(standing, fleet.reports, usual) for standing in standings]
         matrices = numbered((node, self._readings.get(node.name, OfReading()).links) for node in nodes)
         return FleetData(
             title=title,
@@ -111,15 +120,19 @@ class Fleet:
             matrices=matrices,
             trend=history.shares(each.days for each in self._histories.values()),
             problems=[*self._problems, *self._gaps()],
+            notices=notices(fleet),
         )
 
-    def _of_node(self, name: str, usual: Criteria) -> NodeData:
-        report = self._reports[name]
+    def _of_node(self, standing: Standing, reports: Mapping[str, Report], usual: Criteria) -> NodeData:
+        name = standing.node
+        report = reports.get(name)
+        if report is None:
+            return unseen(standing)
         followed = report.status.policy
         past = self._histories.get(name)
         return node_data(
             report,
-            node=self._nodes.get(name),
+            standing=standing,
             policy=self._policies.get(followed, POLICY),
             criteria=self._criteria.get(followed, usual),
             reading=self._readings.get(name, OfReading()),
@@ -129,7 +142,7 @@ class Fleet:
 
     def _gaps(self) -> list[str]:
         """What the page cannot say because objects are missing."""
-        with_gpus = {name for name, node in self._nodes.items() if node.gpu_capacity not in ("", "0")}
+        with_gpus = {name for name, node in self._nodes.items() if has_gpus(node)}
         without = sorted((self._readings.keys() | with_gpus) - self._reports.keys())
         more = f" and {len(without) - 5} more" if len(without) > 5 else ""
         gaps = [f"No {names.REPORT_KIND} of {', '.join(without[:5])}{more}."] if without else []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from nodegauge_judge import Verdict
+from nodegauge_judge import Severity, Verdict
 from nodegauge_operator.api.fault import Fault
 
 
@@ -155,6 +155,8 @@ class NodeData(Struct, rename="camel", omit_defaults=True, kw_only=True):
     """GPUValidated, with its reason."""
     message: str = ""
     """Of that condition."""
+    unread: str = ""
+    """Why nothing is known of it now, in a sentence; empty if something is."""
     override: str = ""
     """What a person says about it, and whether that is in force."""
     notes: list[str] = []
@@ -202,6 +204,25 @@ class DayShare(Struct, rename="camel", kw_only=True):
     """Those on nodes that passed or warned."""
 
 
+class Notice(Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """What concerns many nodes at once: an incident, a limit, a policy that does less than it could."""
+
+    title: str
+    """What happened."""
+    text: str = ""
+    """What follows, and what to do; commands in backquotes."""
+    severity: Severity = Severity.WARN
+    """Of the box; `fail` where GPUs are broken or nobody looks."""
+    since: str = ""
+    """RFC 3339, UTC; empty if unknown."""
+    cause: str = ""
+    """To find its nodes in the table; empty if no cause tells them."""
+    nodes: list[str] = []
+    """Their names, the first `NAMED`."""
+    count: int = 0
+    """How many there are."""
+
+
 class FleetData(Struct, rename="camel", kw_only=True):
     """The whole page."""
 
@@ -224,3 +245,5 @@ class FleetData(Struct, rename="camel", kw_only=True):
     """Oldest first; empty without histories."""
     problems: list[str]
     """Objects that could not be read, and why."""
+    notices: list[Notice] = []
+    """The worst first."""

@@ -9,8 +9,9 @@ from nodegauge_cli.judging import Criteria
 from nodegauge_cli.page import bandwidth, history
 from nodegauge_cli.page.model import GpuData, NodeData, RunData, Supply
 from nodegauge_cli.page.reading import OfReading
+from nodegauge_cli.standing import UNREAD, Standing
 from nodegauge_contract import chassis as contract
-from nodegauge_judge import GpuBrief, GpuIdentity
+from nodegauge_judge import GpuBrief, GpuIdentity, Verdict
 from nodegauge_judge.nccl.measurement import Measurement
 from nodegauge_operator import names
 from nodegauge_operator.api.chassis import Chassis
@@ -21,41 +22,31 @@ from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import InterconnectStatus, ProbeStatus, Report, ReportStatus
 from nodegauge_operator.core import wording
 from nodegauge_operator.core.faults import faults
-from nodegauge_operator.core.model import NodeView, Taint
 from nodegauge_operator.core.override import applied
-from nodegauge_operator.core.usable import UNKNOWN, Lost, usable
-
-UNREAD = Lost.UNREAD.value
+from nodegauge_operator.core.usable import UNKNOWN
 
 
 def node_data(
     report: Report,
     *,
-    node: NodeView | None,
+    standing: Standing,
     policy: Policy,
     criteria: Criteria,
     reading: OfReading,
     chassis: Chassis | None,
     days: Mapping[str, Day],
 ) -> NodeData:
-    """The node; its matrix is numbered later.  `node`: None if it was not read; `policy` and `criteria`: the
-    defaults if its policy was not read."""
+    """The node; its matrix is numbered later.  `policy` and `criteria`: the defaults if its policy was not
+    read."""
     status = report.status
     measured = Measurement.decode(status.probe[names.PROBE_NCCL].history)
-    share = usable(status, node or _as_reported(report), policy)
     known = faults(status, policy=applied(policy, status.override), node=report.name)
     return NodeData(
-        name=report.name,
-        verdict=status.verdict,
-        klass=share.klass if share.klass != UNKNOWN else "",
+        **_stands(standing),
         gpus=gpus(status.gpus, reading),
-        count=share.gpus,
-        usable=share.usable,
-        lost=share.lost,
-        causes=_causes(known, status, share.lost),
+        causes=_causes(known, standing),
         read_at=status.probe[names.PROBE_HEALTH].read_at,
         summary=status.summary,
-        policy=status.policy,
         driver=status.gpus.driver,
         **_carried(status),
         notes=_notes(report, reading, chassis),
@@ -76,11 +67,34 @@ def node_data(
     )
 
 
-def _as_reported(report: Report) -> NodeView:
-    """The node as far as its report tells: whether it is Ready or cordoned is unknown, and taken as well."""
-    wanted = report.status.desired.taints
-    taints = tuple(Taint(key=each.key, value=each.value, effect=each.effect) for each in wanted)
-    return NodeView(name=report.name, uid=report.node_uid, resource_version="", labels={}, taints=taints)
+def unseen(standing: Standing) -> NodeData:
+    """A node without a report."""
+    return NodeData(**_stands(standing), causes=_causes([], standing))
+
+
+class _Stands(TypedDict):
+    name: str
+    verdict: Verdict
+    klass: str
+    count: int
+    usable: int
+    lost: dict[str, int]
+    policy: str
+    unread: str
+
+
+def _stands(standing: Standing) -> _Stands:
+    """What `nodegauge status` counts of it, too."""
+    return _Stands(
+        name=standing.node,
+        verdict=Verdict(standing.health) if standing.health != UNREAD else Verdict.UNKNOWN,
+        klass=standing.gpu_class if standing.gpu_class != UNKNOWN else "",
+        count=standing.gpus_had,
+        usable=standing.usable,
+        lost=standing.lost,
+        policy=standing.policy,
+        unread=standing.why_unread,
+    )
 
 
 class _Carried(TypedDict):
@@ -126,11 +140,11 @@ def _identity(gpu: GpuIdentity, *, missing: bool = False) -> GpuData:
     return GpuData(index=gpu.index, uuid=gpu.uuid, serial=gpu.serial, pci=gpu.pci, missing=missing)
 
 
-def _causes(known: list[Fault], status: ReportStatus, lost: Mapping[str, int]) -> list[str]:
+def _causes(known: list[Fault], standing: Standing) -> list[str]:
     """One word each, to filter by: causes of faults, codes of findings without one, and why no GPU can be
     used."""
-    unread = [] if status.probe[names.PROBE_HEALTH].read_at else [UNREAD]
-    return list(dict.fromkeys([*(fault.cause or fault.code for fault in known), *lost, *unread]))
+    unread = [UNREAD] if standing.why_unread else []
+    return list(dict.fromkeys([*(fault.cause or fault.code for fault in known), *standing.lost, *unread]))
 
 
 def _notes(report: Report, reading: OfReading, chassis: Chassis | None) -> list[str]:

@@ -105,14 +105,16 @@ def _class(group: Sequence[Report], nodes: Mapping[str, NodeView] | None, now: f
 
 
 def hindrance(report: Report, nodes: Mapping[str, NodeView] | None, now: float) -> str:
-    """Why no job can get the node, or why nobody knows that it is well; empty for nothing."""
+    """Why no job can or should get the node, or why nobody knows that it is well; empty for nothing.  A taint
+    of ours that only asks pods to go elsewhere counts too."""
     node, status = (nodes or {}).get(report.name), report.status
     if nodes is not None and (node is None or not node.ready):
         return "not Ready" if node else "the node is gone"
     if node is not None and node.unschedulable:
         return "cordoned"
     taints = node.taints if node is not None else status.desired.taints
-    closing = [t for t in taints if t.effect in CLOSING and t.key != names.GPU_RESOURCE]
+    ours = names.NODE_TAINTS
+    closing = [t for t in taints if t.key in ours or (t.effect in CLOSING and t.key != names.GPU_RESOURCE)]
     if closing:
         value = f"={closing[0].value}" if closing[0].value else ""
         return f"tainted {closing[0].key.removeprefix(names.PREFIX)}{value}"

@@ -23,8 +23,8 @@ def zero(context: click.Context, /, **given: Any) -> None:
       nodegauge zero --model 70B          ways on each class of nodes
       nodegauge zero --model 7B --compare H100 L40S
       nodegauge zero --model 7B --manifest
-      nodegauge zero --params 7e9         communication alone, from measured bandwidth
-      all_gather_perf -b 1G -e 1G -g 8 | nodegauge zero --params 7e9 --report -
+      nodegauge zero --params 7B          communication alone, from measured bandwidth
+      all_gather_perf -b 1G -e 1G -g 8 | nodegauge zero --params 7B --report -
 
     A value that nobody measured is unknown, and the time of a step then a lower bound.
     """

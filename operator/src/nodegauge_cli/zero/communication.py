@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 from nodegauge_cli.inputs import BadInput, documents_of, name_of
 from nodegauge_cli.reported import Reported
 from nodegauge_cli.zero import cluster, sources
+from nodegauge_cli.zero.classes import hindrance
 from nodegauge_cli.zero.communication_text import Machine, text
 from nodegauge_cli.zero.options import Options
 from nodegauge_contract import Collective, Result
@@ -54,7 +56,7 @@ def _machines(source: Options, remarks: list[str]) -> list[Machine]:
     if source.busbw:
         return [sources.given(_busbw(source.busbw), p2p_off=source.p2p_off, gpus=source.gpus or 8)]
     if source.file is not None:
-        return [_from_file(source.file)]
+        return _from_file(source.file)
     return _published(remarks) if source.reference else _from_cluster(source.node, remarks)
 
 
@@ -100,10 +102,14 @@ def _with_ranks(machine: Machine, gpus: int | None) -> Machine:
     return replace(machine, ranks=ranks)
 
 
-def _from_file(file: Any) -> Machine:
+def _from_file(file: Any) -> list[Machine]:
     documents = documents_of(file)
-    if isinstance(documents[0], Reported):
-        return sources.from_report(documents[0].report)
+    reports = [document.report for document in documents if isinstance(document, Reported)]
+    if reports:
+        machines = _by_class(cluster.Snapshot(reports, None))
+        if not machines:
+            raise BadInput(f"{name_of(file)}: no GPU was read on {', '.join(r.name for r in reports[:3])}")
+        return machines
     results = [document for document in documents if isinstance(document, Result)]
     for result in results:
         if result.nccl is None:
@@ -111,27 +117,37 @@ def _from_file(file: Any) -> Machine:
         if result.nccl.nodes != 1:
             nodes = result.nccl.nodes or "an unknown number of"
             raise BadInput(f"{name_of(file)}: {nodes} nodes took part, expected one")
-    return sources.from_results(results)
+    return [sources.from_results(results)]
 
 
 def _from_cluster(node: str | None, remarks: list[str]) -> list[Machine]:
     """The classes of the cluster; published bandwidths if there is no cluster or no report."""
     try:
-        reports = cluster.reports(node)
+        seen = cluster.snapshot(node)
     except (ModuleNotFoundError, cluster.NoCluster) as error:
         if node:
             raise click.ClickException(f"node {node}: {error}") from None
         remarks.append(f"No cluster was read: {error}")
         return _published(remarks)
-    if node and not reports:
+    if node and not seen.reports:
         raise click.ClickException(f"node {node} has no NodeReport: kubectl get nodereports")
-    if node:
-        return [sources.from_report(reports[0])]
-    machines = sources.node_classes(reports)
+    remarks.extend(filter(None, (seen.remark,)))
+    machines = _by_class(seen)
+    if node and not machines:
+        raise click.ClickException(f"no GPU was read on node {node}: kubectl describe nodereport {node}")
     if not machines:
         remarks.append("The cluster has no NodeReport with GPUs yet.")
         return _published(remarks)
     return machines
+
+
+def _by_class(seen: cluster.Snapshot) -> list[Machine]:
+    """The classes, and what no job can get of them; a single report keeps its node's name."""
+    now = time.time()
+    hindrances = {report.name: hindrance(report, seen.nodes, now) for report in seen.reports}
+    machines = sources.node_classes(seen.reports, hindrances)
+    alone = seen.reports[0].name if len(seen.reports) == 1 else ""
+    return [replace(each, title=f"{alone}: {each.title}", nodes=()) if alone else each for each in machines]
 
 
 def _published(remarks: list[str]) -> list[Machine]:

@@ -82,7 +82,7 @@ SOURCE = (
 )
 COMMUNICATION = (
     click.option(
-        "--params", type=POSITIVE, help="Communication alone, of so many parameters, for example 7e9."
+        "--params", callback=_params, help="Communication alone, of so many parameters: 7B, 124M, 7e9."
     ),
     click.option(
         "--bytes",

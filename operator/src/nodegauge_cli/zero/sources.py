@@ -7,7 +7,7 @@ same interconnect class.  A class has the median bandwidth of its nodes and a re
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from msgspec.structs import replace
@@ -63,16 +63,20 @@ def from_results(results: Sequence[Result]) -> Machine:
     return Machine(title=title, source=source, gpus=measurement.ranks, bandwidths=bandwidths)
 
 
-def from_report(report: Report) -> Machine:
-    """One node, from its NodeReport."""
-    machine = class_of([report])
-    return replace(machine, title=f"{report.name}: {machine.title}", nodes=())
-
-
-def node_classes(reports: Iterable[Report]) -> list[Machine]:
-    """All nodes of a cluster by class, the fastest class first, those without a measurement last."""
-    machines = [class_of(nodes) for nodes in by_class(reports).values()]
+def node_classes(reports: Iterable[Report], hindrances: Mapping[str, str]) -> list[Machine]:
+    """All nodes by class, the fastest class first, those without a measurement last.  `hindrances`: by name
+    why no job should get a node.  Such a node counts only where its class has no other, and is named."""
+    machines = [_of_those_open(nodes, hindrances) for nodes in by_class(reports).values()]
     return sorted(machines, key=lambda machine: (-_fastest(machine), machine.title))
+
+
+def _of_those_open(nodes: Sequence[Report], hindrances: Mapping[str, str]) -> Machine:
+    closed = [f"{node.name} ({hindrances[node.name]})" for node in nodes if hindrances.get(node.name)]
+    machine = class_of([node for node in nodes if not hindrances.get(node.name)] or nodes)
+    if not closed:
+        return machine
+    how = "Measured on nodes that are not open to jobs" if len(closed) == len(nodes) else "Left out"
+    return replace(machine, remarks=(*machine.remarks, f"{how}: {_names(closed)}."))
 
 
 def by_class(reports: Iterable[Report]) -> dict[tuple[str, int, str], list[Report]]:

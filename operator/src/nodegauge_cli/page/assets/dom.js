@@ -2,6 +2,16 @@
 // Elements and words.  All text that comes from a report is set as text, never as HTML.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
+
+/** A value with each reference (`SHARED` in page/html.py) replaced by what is in the table at its number. */
+function whole(value) {
+  if (typeof value === "string") return value[0] === "\u0001" ? DATA.shared[parseInt(value.slice(1), 10)] : value;
+  if (value !== null && typeof value === "object") for (const key of Object.keys(value)) value[key] = whole(value[key]);
+  return value;
+}
+
+for (const value of DATA.shared) if (typeof value === "object") whole(value); // each refers to those before it
+whole(DATA.nodes);
 const MADE = Date.parse(DATA.madeAt);
 
 /** An element with properties, event handlers (onclick), attributes (the rest), and children. */

@@ -52,9 +52,23 @@ function head() {
       tile(plural(DATA.nodes.length, UNIT), verdicts.map(([verdict, count]) => [badge(verdict), ` ${number(count)} `])),
       tile("Oldest reading", oldest ? [ageText(oldest.readAt), ` on ${oldest.name}`] : none(`no ${UNIT} was read`),
         unread ? `${plural(unread, UNIT)} ${IN_CLUSTER ? "never" : "not"} read` : "")),
+    (DATA.notices ?? []).map(notice),
     el("div", { class: "pair" }, lostTable(total), classTable()),
     el("div", { class: "charts one" }, trend()),
     DATA.problems.length ? el("div", { class: "fault warn" }, el("h3", {}, "Not read"), list(DATA.problems)) : null);
+}
+
+/** What concerns many nodes: an incident, a limit, a mode. */
+function notice(each) {
+  const nodes = each.nodes ?? [];
+  const left = (each.count ?? 0) - nodes.length;
+  const named = nodes.length
+    ? el("p", { class: "small" }, nodes.map((name) => [link(name), " "]), left > 0 ? `and ${plural(left, "more node")}` : "") : null;
+  return el("article", { class: `fault ${each.severity ?? "warn"}` },
+    el("h3", {}, each.title),
+    el("p", {}, each.since ? `Since ${when(each.since)}. ` : "", withCode(each.text ?? "")),
+    named && nodes.length > 8 ? el("details", {}, el("summary", {}, plural(each.count, UNIT)), named) : named,
+    each.cause ? el("p", { class: "small" }, "In the table: ", filterLink("cause", each.cause)) : null);
 }
 
 const tile = (name, value, note = "") =>

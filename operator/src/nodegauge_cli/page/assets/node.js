@@ -12,6 +12,7 @@ function nodeView(name) {
     back,
     el("h2", { class: "title" }, badge(node.verdict), " ", node.name),
     el("p", { class: "lead" }, orNone(node.summary, IN_CLUSTER ? "The operator has not judged this node." : "Nobody has judged this host.")),
+    node.unread ? el("p", { class: "fault fail" }, el("strong", {}, "Nothing is known of it now. "), withCode(node.unread)) : null,
     IN_CLUSTER ? carried(node) : outside(node), faults(node), gpus(node), links(node), bandwidth(node), power(node), feeding(node), overTime(node), runs(node),
   ];
 }
