@@ -80,6 +80,10 @@ def test_a_run_is_asked_for_and_its_result_printed(operator: SteppedOperator, ca
     assert failed.exit_code == 1
     assert "requestedAt" in spec(operator)
     assert all(text in failed.output for text in ("fail: ", "[p2p-refused]", "Next: ", "explain node-1"))
+    call("run", "node-1", "--probe", "health")
+    operator.cluster.results["node-1"] = made.h100()
+    healing = call("run", "node-1", "--probe", "health")
+    assert "[p2p-refused]: what lifts it: 3 good runs in a row (1 so far)" in " ".join(healing.output.split())
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from nodegauge_cli import output, waits
 from nodegauge_cli.cluster import POLICIES, REPORTS, Cluster, NoCluster, NotThere, Object, context_option
 from nodegauge_cli.completion import called, node_names
 from nodegauge_cli.inputs import duration
+from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.policy import Policy, PolicyInvalid, parse
@@ -198,5 +199,7 @@ def _shown(probe: ProbeStatus, known: Sequence[Fault], echo: Callable[[str], Non
     style = output.verdict(probe.verdict.value).style
     echo(output.entry(probe.name, f"{probe.verdict.value}: {probe.summary}", style=style))
     for fault in known:
-        echo(output.entry("", f"{fault.title} [{fault.code}]: {sentence(fault, 400)}"))
+        healing = probe.verdict is Verdict.PASS and fault.lifts
+        text = f"what lifts it: {fault.lifts}" if healing else sentence(fault, 400)
+        echo(output.entry("", f"{fault.title} [{fault.code}]: {text}"))
     return GOOD if probe.verdict in ("pass", "warn") else BAD

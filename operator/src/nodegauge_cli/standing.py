@@ -93,15 +93,15 @@ def standing_of(
     if unread and count.usable:
         count = replace(count, usable=0, lost=count.lost | {Lost.UNREAD.value: count.usable})
     known = [gate for gate in status.gates if gate.state.entered and gate.code in gates.GATES]
-    held = [gate for gate in known if gate.state is GateState.HELD_BACK]
+    waiting = [gate for gate in known if gate.state is GateState.HELD_BACK]
     health = status.probe[names.PROBE_HEALTH]
     return Standing(
         node=report.name,
         health=UNREAD if unread and status.verdict is not Verdict.FAIL else status.verdict.value,
         taints=[wording.short(taint) for taint in status.desired.taints],
         causes=list(dict.fromkeys(gates.GATES[gate.code].cause.value for gate in known)),
-        held_back=bool(held),
-        held_by=no_slot(held[0], applied(policy, status)) if held else "",
+        held_back=bool(waiting),
+        held_by=no_slot(waiting[0], applied(policy, status)) if waiting else "",
         interconnect=status.interconnect.klass,
         nvlink_gbps=status.interconnect.nvlink_gbps,
         all_reduce=status.bandwidth.all_reduce,

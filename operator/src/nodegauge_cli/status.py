@@ -150,11 +150,11 @@ def status_of(fleet: Fleet) -> Status:
 
 def by_word(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Names of nodes by a word; those with an empty one are left out."""
-    found: dict[str, list[str]] = {}
+    by: dict[str, list[str]] = {}
     for word, node in sorted(pairs):
         if word:
-            found.setdefault(word, []).append(node)
-    return found
+            by.setdefault(word, []).append(node)
+    return by
 
 
 def _by_class(standings: Iterable[Standing]) -> list[Loss]:

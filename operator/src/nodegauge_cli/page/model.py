@@ -1,4 +1,4 @@
-"""What the page gets as JSON: about 1 to 2 KB a node, nothing that it does not show.
+"""What the page gets as JSON: about 1 KB a node, nothing that it does not show.
 
 What is empty or unknown is left out; the page then says "not read".  Matrices that many nodes share are in
 the fleet once.  Times are RFC 3339 in UTC.

@@ -178,7 +178,9 @@ def _scope(fault: Fault, gpus: int) -> str:
         of, word = gpus, "GPUs"
     if of < 2 or count > of:
         return ""
-    return f"all {of} {word}" if count == of else f"{count} of {of} {word}"
+    if count == of:
+        return f"both {word}" if of == 2 else f"all {of} {word}"
+    return f"{count} of {of} {word}"
 
 
 def would_be(gate: GateStatus) -> str:
