@@ -11,8 +11,9 @@ function nodeView(name) {
   return [
     back,
     el("h2", { class: "title" }, badge(node.verdict), " ", node.name),
-    el("p", { class: "lead" }, orNone(node.summary, IN_CLUSTER ? "The operator has not judged this node." : "Nobody has judged this host.")),
     node.unread ? el("p", { class: "fault fail" }, el("strong", {}, "Nothing is known of it now. "), withCode(node.unread)) : null,
+    el("p", { class: node.unread ? "about" : "lead" }, node.unread && node.readAt ? `When it was last read, ${when(node.readAt)}: ` : "",
+      orNone(node.summary, IN_CLUSTER ? "The operator has not judged this node." : "Nobody has judged this host.")),
     IN_CLUSTER ? carried(node) : outside(node), faults(node), gpus(node), links(node), bandwidth(node), power(node), feeding(node), overTime(node), runs(node),
   ];
 }
@@ -48,7 +49,8 @@ function usableText(node) {
 function faults(node) {
   const known = node.faults ?? [];
   if (!known.length) {
-    return section("Findings", el("p", {}, node.readAt ? "No finding stands. What was read is at the end of this page." : none("not read")));
+    const noFinding = node.unread ? "No finding stood when it was last read." : "No finding stands. What was read is at the end of this page.";
+    return section("Findings", el("p", {}, node.readAt ? noFinding : none("not read")));
   }
   return section("Findings", known.map(fault));
 }
