@@ -61,6 +61,7 @@ def test_what_cannot_be_read_is_unknown_and_nothing_else_is_run(probe: On, tmp_p
     for name in ("nccl", "load"):
         alone = node(machine, "--probe", name)
         assert (alone.exit_code, "Reload the nvidia modules" in " ".join(alone.stdout.split())) == (3, True)
+        assert "is noticed only with --history FILE" in alone.stderr
 
 
 @pytest.mark.parametrize(

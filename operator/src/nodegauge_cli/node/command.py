@@ -36,6 +36,10 @@ PROBES = tuple(name for name in KINDS if name in MEASURES)
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NEEDS = {"nodegauge_probes": "nodegauge-probes", "pynvml": "nvidia-ml-py"}
 """Modules that the probes need, and the package of each."""
+UNCOMPARED = (
+    "Compared with no earlier run: a GPU that is gone altogether is noticed only with --history FILE, or a "
+    "--policy with expectedGpus."
+)
 
 
 @click.command()
@@ -105,6 +109,8 @@ def node(
         files[target] = of_sections(sections, criteria=criteria, at=stamp(time.time()))
     unwritten = _write(files)  # first: the reader of a pipe may go
     code = tell(sections, as_json=form == "json")
+    if kept_in is None and criteria.node.expected_gpus is None and form != "json":
+        click.echo(UNCOMPARED, err=True)
     if unwritten:
         raise BadInput("\n".join(unwritten))
     raise SystemExit(code)
