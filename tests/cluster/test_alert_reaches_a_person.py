@@ -119,5 +119,9 @@ def test_a_fault_reaches_slack_and_pagerduty(rig: ClusterUnderTest, tmp_path: Pa
     assert incident["links"] == [{"href": "docs/runbook.md#nodegaugenodecorruption", "text": "runbook"}]
     assert message["title"] == f"{node} memory (firing)"
     for text in (message["text"], details["text"]):
-        parts = [f"{node}: memory (row-remap), GPU 3, ", f"serial number {SERIAL}. Measured: ", " Since 20"]
+        parts = [
+            f"{node}: memory (row-remap), GPU 3, ",
+            f"serial number {SERIAL}. Measured: ",
+            " First seen 20",
+        ]
         assert [part for part in [*parts, " Next step: "] if part not in text] == []

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from click.testing import Result as Printed
 
 from nodegauge_cli.__main__ import main
+from nodegauge_operator import names
 from support.cluster_under_test import GROUP, RBAC
 from support.guarded import ACCOUNT, NAMESPACE, NODE, PODS, Guarded, without_label
 from support.rights import OTHER, everybody, owned
@@ -83,6 +84,8 @@ def cluster(guarded: Guarded) -> Iterator[Guarded]:
         guarded.admin.create(PODS, pod)
         yield guarded
         guarded.admin.delete(f"{GROUP}/nodereports/{OTHER}")
+        written = (names.OVERRIDE, names.OVERRIDE_UNTIL, names.OVERRIDE_BY, names.OVERRIDE_REASON)
+        guarded.admin.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"annotations": dict.fromkeys(written)}})
 
 
 @pytest.fixture(params=["kubectl", "client"])
