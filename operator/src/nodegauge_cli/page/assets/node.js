@@ -12,7 +12,7 @@ function nodeView(name) {
     back,
     el("h2", { class: "title" }, badge(node.verdict), " ", node.name),
     node.unread ? el("p", { class: "fault fail" }, el("strong", {}, "Nothing is known of it now. "), withCode(node.unread)) : null,
-    el("p", { class: node.unread ? "about" : "lead" }, node.unread && node.readAt ? `When it was last read, ${when(node.readAt)}: ` : "",
+    el("p", { class: node.unread ? "lead past" : "lead" }, node.unread && node.readAt ? `When it was last read, ${when(node.readAt)}: ` : "",
       orNone(node.summary, IN_CLUSTER ? "The operator has not judged this node." : "Nobody has judged this host.")),
     IN_CLUSTER ? carried(node) : outside(node), faults(node), gpus(node), links(node), bandwidth(node), power(node), feeding(node), overTime(node), runs(node),
   ];
