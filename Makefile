@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo quick test e2e check collection tarball hosts matrix loadtest life peers fuzz corpus episodes faults upgrade day mutants flaky testbed images reference constraints clean need-cc
+.PHONY: help demo quick test e2e check collection tarball hosts matrix loadtest life peers fuzz corpus episodes faults upgrade mutants flaky testbed images reference constraints clean need-cc
 
 help: ## list the targets
 	@echo "Start with make demo: nodegauge on a real control plane with sixteen simulated GPU nodes."
@@ -85,10 +85,7 @@ faults: $(READY) need-cc ## break API server, etcd, watches, clocks and the oper
 upgrade: $(READY) need-cc ## install an earlier commit, upgrade to this checkout, roll back and upgrade again (ARGS="--from COMMIT")
 	@cd tests && ../$(RUN) -m fleet upgrade $(ARGS)
 
-day: $(READY) ## live a day of a fleet in virtual time, by pods and by resident containers, and compare (ARGS="--nodes 200")
-	@cd tests && ../$(RUN) -m fleet day $(ARGS)
-
-episodes: $(READY) need-cc ## score the judge of feeding on episodes whose cause is known (ARGS="--produce" makes them anew)
+episodes: $(READY) need-cc ## score the judge of feeding on episodes whose cause is known (ARGS=--mistakes lists the wrong answers)
 	@cd tests && ../$(RUN) -P -m episodes $(ARGS)
 
 mutants: $(READY) need-cc ## put each fault of tests/mutants into the product, and say which test notices it (ARGS="--only gates")

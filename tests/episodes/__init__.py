@@ -1,6 +1,7 @@
 """`make episodes`: how often `nodegauge_judge.feed` names the right cause, on episodes whose cause is known.
 
-`produced` makes episodes on this machine, `generated` invents those that it cannot make, `score` counts.
+`recorded` has episodes that really happened on a machine, `generated` invents those that it could not make,
+`score` counts.
 """
 
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""`make episodes`: the score on recorded and generated episodes; `--produce` makes recorded ones anew.
+"""`make episodes`: the score on recorded and generated episodes.
 
 The recorded ones were produced on two cores; generated ones fill up what is missing of each cause, by seed.
 """
@@ -7,7 +7,6 @@ import argparse
 import random
 import signal
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ import msgspec
 
 from episodes import CAUSES, EACH, SOUND, SOUND_ONES, Episode, cost
 from episodes.generated import generate
-from episodes.produced import RECIPES, CannotProduce, produce
 from episodes.score import Score
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -44,20 +42,8 @@ def episodes(seed: int) -> Iterator[Episode]:
             yield generate(truth, rng=rng)
 
 
-def _produce(file: Path, *, seed: int) -> None:
-    began, made = time.monotonic(), []
-    for episode in produce(seed=seed, say=lambda line: print(line, flush=True)):
-        made.append(episode)
-        seconds = time.monotonic() - began
-        print(
-            f"[{seconds:6.1f} s] {len(made)} of {len(RECIPES)}: {episode.truth}, {episode.kind}", flush=True
-        )
-    file.write_bytes(b"".join(msgspec.json.encode(episode) + b"\n" for episode in made))
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make episodes", description=__doc__)
-    parser.add_argument("--produce", type=Path, metavar="FILE", help="make them anew: ten minutes, root")
     parser.add_argument("--seeds", type=int, nargs="+", default=FRESH, help="of the generated ones")
     parser.add_argument("--mistakes", action="store_true", help="list each answer that is not the truth")
     parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
@@ -68,11 +54,6 @@ def main() -> int:
     """Print a table for each seed; 1 if one does not reach what is asked."""
     options = _parser().parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
-    if options.produce:
-        try:
-            _produce(options.produce, seed=options.seeds[0])
-        except CannotProduce as error:
-            sys.exit(f"cannot produce episodes here: {error}; without --produce the recorded ones are judged")
     lines, short = [], []
     for seed in options.seeds:
         score = Score.of(episodes(seed))
