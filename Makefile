@@ -61,7 +61,7 @@ collection: $(READY) need-cc ## build the Ansible collection into dist/collectio
 
 tarball: $(READY) ## build the Ansible collection's tarball in dist/collection, in seconds, and check nothing
 	@$(RUN) -m galaxy --tarball
-hosts: $(READY) need-cc ## start simulated GPU hosts behind real sshd on loopback, to try the Ansible collection (ARGS="--hosts 40", ARGS=--once)
+hosts: $(READY) need-cc ## start simulated GPU hosts behind real sshd on loopback, to try the Ansible collection (ARGS="--hosts 40")
 	@$(RUN) -m hosts $(ARGS)
 
 loadtest: $(READY) need-cc ## measure the operator's latency, writes, CPU time and memory at 100, 1,000 and 5,000 nodes in mode Watch
