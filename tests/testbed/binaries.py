@@ -134,7 +134,8 @@ def build_kubelet(progress: Progress = say) -> Path:
 
 
 def build_kubectl(progress: Progress = say) -> Path:
-    return _build_missing([_kubernetes(release(), "kubectl")], progress)["kubectl"]
+    """Of the default release, which also talks to the one before (version skew policy)."""
+    return _build_missing([_kubernetes(next(iter(KUBERNETES)), "kubectl")], progress)["kubectl"]
 
 
 def build_promtool(progress: Progress = say) -> Path:
