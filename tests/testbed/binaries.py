@@ -67,7 +67,7 @@ def _kubernetes(release: str, name: str) -> Tool:
 
 
 USUAL = {
-    "kube-apiserver": "3 min",
+    "kube-apiserver": "3 to 6 min",
     "kube-scheduler": "20 s",
     "kube-controller-manager": "40 s",
     "kubelet": "1 min",
