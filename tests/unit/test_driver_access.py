@@ -164,7 +164,9 @@ def test_nodes_with_dra_alone_are_selected_labelled_and_watched_by_a_daemon_set_
     keys = [expression["key"] for expression in nodes_of(operator, "nodegauge-dra-watch-default")]
     assert names.GPU_PRESENT not in keys
     templates = operator.cluster.objects[api_server.TEMPLATES]
-    assert templates.keys() == {"nodegauge-gpus-admin", "nodegauge-gpus-all"}
+    asked = {name: made["spec"]["spec"]["devices"]["requests"][0] for name, made in templates.items()}
+    shared = {name: request["exactly"].get("adminAccess", False) for name, request in asked.items()}
+    assert shared == {"nodegauge-gpus-admin": True, "nodegauge-gpus-all": False}
 
 
 def test_slices_that_go_for_a_while_change_nothing_and_a_device_plugin_ends_it() -> None:
