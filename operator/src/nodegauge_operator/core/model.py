@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from nodegauge_operator import names
 from nodegauge_operator.api.chassis import parse_chassis
 from nodegauge_operator.api.report import unstamp, whole
+from nodegauge_operator.core.devices import Device
 from nodegauge_operator.core.override import Annotations, annotations_of
 
 
@@ -114,6 +115,8 @@ class NodeView(Struct, frozen=True, kw_only=True):
     """GPUValidated as it stands; None if there is none."""
     override: Annotations | None = None
     """What a person wrote into its annotations; None for nothing."""
+    devices: tuple[Device, ...] = ()
+    """What ResourceSlices of NVIDIA's DRA driver show of it."""
 
     @property
     def leaving(self) -> bool:
