@@ -21,14 +21,6 @@ ON_DEVICES = {"taints": {"devices": "NoSchedule"}, "hysteresis": QUICK}
 RUNTIME = {"NODEGAUGE_DRIVER_ACCESS": "Runtime"}
 
 
-def rules_path(api: Any) -> str:
-    for version in api.get("/apis/resource.k8s.io")["versions"]:
-        resources = api.get(f"/apis/{version['groupVersion']}")["resources"]
-        if any(resource["name"] == "devicetaintrules" for resource in resources):
-            return f"/apis/{version['groupVersion']}/devicetaintrules"
-    pytest.skip("this API server has no DeviceTaintRules")
-
-
 @pytest.fixture
 def jobs_in(control_plane: Any, api: Any, namespace: str) -> Iterator[str]:
     """A namespace beside that of the probes, whose kubelet is scripted."""
@@ -41,7 +33,7 @@ def jobs_in(control_plane: Any, api: Any, namespace: str) -> Iterator[str]:
 
 
 def test_one_bad_gpu_of_eight(rig: Any, api: Any, jobs_in: str) -> None:
-    path, node, machines = rules_path(api), rig.add_node(), Machines(WELL)
+    path, node, machines = dra.rules_path(api), rig.add_node(), Machines(WELL)
     dra.publish(api, node)
     pods = f"/api/v1/namespaces/{jobs_in}/pods"
 

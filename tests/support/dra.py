@@ -1,5 +1,6 @@
 """GPUs that come by DRA: a node's ResourceSlice, and pods that claim one GPU each."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from support import results as made
@@ -12,23 +13,32 @@ GROUP, DRIVER = "/apis/resource.k8s.io/v1", "gpu.nvidia.com"
 IS_GPU = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == 'gpu'"
 
 
-def slice_body(node: str, *, gpus: int = 8, uid: str = "") -> Object:
-    """What NVIDIA's DRA driver publishes of a node whose probe reads `support.results`."""
+def slice_body(node: str, *, uid: str = "", uuids: Sequence[str] = ()) -> Object:
+    """What NVIDIA's DRA driver publishes of a node, whose probe reads `support.results` without `uuids`."""
     owner = [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}] if uid else []
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
     devices = [
         {
             "name": f"gpu-{number}",
             "attributes": {
-                "uuid": {"string": made.uuid(number)},
+                "uuid": {"string": uuid},
                 "type": {"string": "gpu"},
                 "resource.kubernetes.io/pciBusID": {"string": made.pci(number)},
             },
         }
-        for number in range(gpus)
+        for number, uuid in enumerate(uuids or [made.uuid(number) for number in range(8)])
     ]
     spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices}
     return {"metadata": {"name": f"{node}-{DRIVER}", "ownerReferences": owner}, "spec": spec}
+
+
+def rules_path(api: Rest) -> str:
+    """Of DeviceTaintRules, in the version that the API server has."""
+    for version in api.get("/apis/resource.k8s.io")["versions"]:
+        resources = api.get(f"/apis/{version['groupVersion']}")["resources"]
+        if any(resource["name"] == "devicetaintrules" for resource in resources):
+            return f"/apis/{version['groupVersion']}/devicetaintrules"
+    raise LookupError("this API server has no DeviceTaintRules")
 
 
 def publish(api: Rest, node: str) -> None:
