@@ -13,11 +13,14 @@ from nodegauge_operator.api.report import Run, stamp
 from nodegauge_operator.core import actions as steps
 from nodegauge_operator.core import decision, device_rule, faults
 from nodegauge_operator.core.device_rule import DeviceRule
-from nodegauge_operator.core.devices import Device
+from nodegauge_operator.core.devices import Device, SliceView
 from nodegauge_operator.core.planner import next_step
 from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.registry import EVERY
 from nodegauge_operator.core.usable import usable
+from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.device_budget import DeviceBudget
+from nodegauge_operator.reconcile.node_counts import NodeCounters
 from support.judge_results import LOST
 from support.objects import (
     MINUTE,
@@ -239,3 +242,31 @@ def test_only_rules_of_ours_are_read() -> None:
     assert device_rule.parse(body) == rule
     body["metadata"]["managedFields"] = [{"manager": "kubectl-edit"}]
     assert device_rule.parse(body) is None
+
+
+def test_devices_have_a_budget_of_their_own() -> None:
+    """Two of sixteen devices: kept while a write is in flight, then by the report."""
+    cache, reports = Cache(), {}
+    for name in ("node-1", "node-2"):
+        world = World().run(WELL).run()
+        cache.put_node(replace(make_node(name), devices=()))
+        cache.put_slice(
+            SliceView(name=name, resource_version="5", node=name, pool=name, generation=1, devices=EIGHT)
+        )
+        reports[name] = replace(make_report(make_node(name)), status=world.report.status)
+    cache.policies["default"] = make_policy().of({"budget": {"gatedDevices": 2}})
+    cache.policies_changed()
+    budget = DeviceBudget(cache, NodeCounters(cache), clock=lambda: 0.0, cluster="100%")
+    assert (budget.slots("default"), budget.allowance("node-1")) == (2, 2)
+    assert budget.reserve("node-1", 1)
+    assert (budget.used("default"), budget.allowance("node-2")) == (1, 1)
+    cache.put_report(reports["node-1"])
+    budget.confirm("node-1")
+    assert (budget.used("default"), budget.reserve("node-2", 2), budget.reserve("node-2", 1)) == (
+        1,
+        False,
+        True,
+    )
+    cache.policies["default"] = make_policy().of({"budget": {"gatedDevices": 0}})
+    cache.policies_changed()
+    assert budget.allowance("node-1") == 1, "a budget that shrank lifts nothing"

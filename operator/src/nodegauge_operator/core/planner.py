@@ -236,9 +236,8 @@ def _write_judged(context: Context) -> Step | None:
 
 def _write(context: Context, status: ReportStatus, judged: Judged | None = None) -> Step:
     """The node as this status wants it, then the report."""
-    rule = DEVICE_RULES.next_write(context, status)
-    write = rule if rule is not None else MARKS.first_write(context, status)
-    return replace(write, judged=judged) if write is not None else PatchReport(context.report, status)
+    patch = DEVICE_RULES.next_write(context, status) or MARKS.first_write(context, status)
+    return replace(patch, judged=judged) if patch is not None else PatchReport(context.report, status)
 
 
 def _update_report(context: Context) -> Step | None:
