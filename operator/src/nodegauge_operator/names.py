@@ -95,6 +95,14 @@ BY_CLAIM = "dra"
 MIG_DEVICE_LABEL = "nvidia.com/mig-"
 """Labels of GPU feature discovery begin with these: of whole GPUs, and of each kind of MIG device."""
 
+DEVICE_RULE = PREFIX + "device-rule"
+"""Label on DeviceTaintRules of nodegauge: they gate one GPU, not its node (ADR 0060)."""
+DEVICE_RULE_NAMES = "nodegauge-"
+"""Their names begin with it, and the chart's admission policy leaves nodegauge no others."""
+RULE_NODE, RULE_NODE_UID, RULE_FINDING = PREFIX + "node", PREFIX + "node-uid", PREFIX + "finding"
+RULE_UUID, RULE_SERIAL, RULE_SINCE = PREFIX + "gpu-uuid", PREFIX + "gpu-serial", PREFIX + "since"
+"""Annotations on these rules: what each is for, and why."""
+
 POD_PROBE = PREFIX + "probe"
 """Label on probe pods: which probe; the operator watches the pods with this label."""
 WATCH_SET = PREFIX + "watch-set"
@@ -201,6 +209,11 @@ def is_label_value(text: str) -> bool:
     return _LABEL_VALUE.fullmatch(text) is not None
 
 
+def device_rule_name(*, node: str, device: str) -> str:
+    """The name of the DeviceTaintRule of a node's device, the same on every try."""
+    return f"{DEVICE_RULE_NAMES}{node[:200].rstrip('.-')}-{digest(f'{node}/{device}')[:10]}"
+
+
 def digest(text: str) -> str:
     """A text of any length as 16 hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -247,6 +260,11 @@ class Reason(StrEnum):
     """The last readable run found a fault, in too few runs for its taint."""
     TAINT_DISABLED = "TaintDisabled"
     """A fault is confirmed for which the policy sets no taint (effect None)."""
+    DEVICES_GATED = "DevicesGated"
+    """A fault of single GPUs is confirmed, and DeviceTaintRules gate them alone; the node keeps the others.
+    Event: such a rule was set (with effect None: a dry run)."""
+    DEVICES_RELEASED = "DevicesReleased"
+    """Event: such a rule was removed."""
     TAKEN_AS_HEALTHY = "TakenAsHealthy"
     """A fault is confirmed, but an override of the node says healthy: no taint is set."""
     NOT_YET_VALIDATED = "NotYetValidated"

@@ -101,6 +101,16 @@ class Effect(StrEnum):
     NONE = "None"
 
 
+class DeviceRules(StrEnum):
+    """Whether a fault of single GPUs gates them by DeviceTaintRules instead of the node (ADR 0060).
+
+    `DryRun`: rules with effect None beside the node's taint; `NoSchedule`: rules in place of that taint."""
+
+    NONE = "None"
+    DRY_RUN = "DryRun"
+    NO_SCHEDULE = "NoSchedule"
+
+
 class Unvalidated(StrEnum):
     """The taint `nodegauge.dev/unvalidated`.  `Lift`: remove it at the first pass, whoever set it (kubelets
     may register with it).  `Set`: also put it on nodes that have no report yet."""
@@ -125,6 +135,8 @@ class Taints(Struct, frozen=True, rename="camel", kw_only=True):
     causes: dict[Cause, Effect] = {}
     """Effect by cause, which is the taint's value.  Unless it is named here, `unreadable` has
     PreferNoSchedule for a driver that does not answer, and no verdict follows from it (ADR 0043)."""
+    devices: DeviceRules = DeviceRules.NONE
+    """What a fault of single GPUs does where they come by DRA alone; elsewhere the node is tainted."""
     unvalidated: Unvalidated = Unvalidated.LIFT
     """What to do with the taint nodegauge.dev/unvalidated."""
     unvalidated_until: Until = Until.HEALTH
@@ -184,6 +196,9 @@ class Budget(Struct, frozen=True, rename="camel", kw_only=True):
     gated_nodes_per_hour: CountOrPercent = "5%"
     """Nodes that may newly take such a taint within any hour; 0 for none.  Default chosen by this project
     (ADR 0030)."""
+    gated_devices: CountOrPercent = "20%"
+    """Devices that may be gated by DeviceTaintRules at a time, apart from `gatedNodes`; a percentage is of
+    all devices of the policy's nodes; 0 for none."""
     concurrent_nccl_probes: CountOrPercent = "10%"
     """Nodes that NCCL and load runs may hold or wait for at a time, apart from `concurrentProbes`; 0 pauses
     these runs."""

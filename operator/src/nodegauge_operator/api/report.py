@@ -292,6 +292,10 @@ class GateStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_onl
     """The first of the bad runs in a row that confirmed it, or may; empty if that was `fault_at`."""
     incident: str = ""
     """The incident that holds the taint back, until the first bad run after its end; empty for none."""
+    gpus: list[str] = []
+    """UUIDs of the GPUs that it is about; empty if it is about more than single GPUs, or unknown ones."""
+    on_devices: bool = False
+    """Device rules gate these GPUs instead of the node."""
 
     @property
     def since_epoch(self) -> float:
@@ -325,6 +329,47 @@ class DesiredTaint(Struct, frozen=True, kw_only=True):
     """NoSchedule, PreferNoSchedule or NoExecute."""
 
 
+class DeviceState(OpenEnum):
+    """Whether a device is gated: by a rule (with effect None: would be), not yet for want of a slot or for an
+    incident, or not at all because no ResourceSlice shows it, so that nobody can get it."""
+
+    GATED = "gated"
+    HELD_BACK = "held-back"
+    NOT_OFFERED = "not-offered"
+
+
+class DesiredDevice(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """A device that a fault of its GPU gates."""
+
+    uuid: str
+    """Of the GPU, as NVML gives it."""
+    state: DeviceState
+    """Whether it is gated."""
+    key: str
+    """Key of the taint."""
+    cause: str
+    """Value of the taint: the worst cause."""
+    code: str
+    """The finding."""
+    since: str = ""
+    """When it was confirmed (RFC 3339)."""
+    effect: str = "NoSchedule"
+    """NoSchedule, or None in a dry run."""
+    serial: str = ""
+    """Serial number of the GPU; empty if unknown."""
+    driver: str = ""
+    """DRA driver; with the next two empty for a device that no ResourceSlice shows."""
+    pool: str = ""
+    """Pool of the device."""
+    name: str = ""
+    """Name within the pool."""
+
+    @property
+    def taken(self) -> bool:
+        """Whether it is out of use by a rule that stands or is to stand."""
+        return self.state is DeviceState.GATED and self.effect != "None"
+
+
 class DesiredNode(Struct, frozen=True, rename="camel", kw_only=True):
     """What the node should carry, and why.  Labels and taints are on the node a moment earlier."""
 
@@ -332,6 +377,8 @@ class DesiredNode(Struct, frozen=True, rename="camel", kw_only=True):
     """Value by key."""
     taints: list[DesiredTaint] = []
     """Our taints, not those of others."""
+    devices: list[DesiredDevice] = []
+    """Devices that faults gate, or would."""
     condition: str = ""
     """Status of the condition GPUValidated: True, False or Unknown; empty for no condition."""
     reason: str = ""

@@ -31,10 +31,11 @@ from nodegauge_operator.api.report import (
     ReportStatus,
     unstamp,
 )
-from nodegauge_operator.core import gates
+from nodegauge_operator.core import device_gates, gates
 from nodegauge_operator.core import override as overrides
-from nodegauge_operator.core.actions import Judged, WrittenHistory
+from nodegauge_operator.core.actions import Judged, PutDeviceRule, WrittenHistory
 from nodegauge_operator.core.adoption import adopted
+from nodegauge_operator.core.device_rule import DeviceRule
 from nodegauge_operator.core.driver_access import DriverAccess, access_of
 from nodegauge_operator.core.model import ChassisView, NodeView, PodView, ProbeDefaults
 from nodegauge_operator.core.pod_outcome import is_refused
@@ -138,6 +139,12 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     none."""
     gate_slot: bool = False
     """The budget of gated nodes has a slot for it, or it is gated already."""
+    device_slots: int = 0
+    """How many devices of the node the budget lets be gated, those that are gated among them."""
+    device_rules: bool = False
+    """The API server has DeviceTaintRules."""
+    rules: tuple[DeviceRule, ...] = ()
+    """Those of nodegauge for devices of the node, or of an earlier one of its name."""
     gives_way: bool = False
     """It is gated for a lesser fault, and a worse one elsewhere takes its slot."""
     incidents: Mapping[str, str] = gates.NO_INCIDENTS
@@ -426,6 +433,14 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
             reserved=reserved and (on_node or slot) and not self.gives_way,
             not_read_lately=self.not_read_lately,
             incidents=self.incidents,
+            on_devices=device_gates.on_devices(
+                self.status.gates,
+                policy=self.policy,
+                node=self.node,
+                gpus=self.status.gpus,
+                served=self.device_rules and PutDeviceRule not in self.declined,
+            ),
+            device_slot=self.device_slots > 0 and not self.policy.paused,
         )
 
     @cached_property

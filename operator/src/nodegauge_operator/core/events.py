@@ -17,7 +17,15 @@ from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy
-from nodegauge_operator.api.report import DesiredTaint, GateState, Outcome, Report, ReportStatus, stamp
+from nodegauge_operator.api.report import (
+    DesiredTaint,
+    DeviceState,
+    GateState,
+    Outcome,
+    Report,
+    ReportStatus,
+    stamp,
+)
 from nodegauge_operator.core import faults, gates, wording
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.context import HEALTH, Context
@@ -31,8 +39,15 @@ OF_A_RUN = 240
 """Bytes of a note that gates leave to the summary of the run that moved them."""
 MIN_FINDING = 160
 """Bytes in which a finding can be described.  Both are chosen by this project."""
-MOST_SERIOUS_FIRST = (Reason.TAINTED, Reason.HELD_BACK, Reason.ON_PROBATION, Reason.TAINT_LIFTED)
-NORMAL = (Reason.ON_PROBATION, Reason.TAINT_LIFTED)
+MOST_SERIOUS_FIRST = (
+    Reason.TAINTED,
+    Reason.DEVICES_GATED,
+    Reason.HELD_BACK,
+    Reason.ON_PROBATION,
+    Reason.TAINT_LIFTED,
+    Reason.DEVICES_RELEASED,
+)
+NORMAL = (Reason.ON_PROBATION, Reason.TAINT_LIFTED, Reason.DEVICES_RELEASED)
 OF_VERDICT = {
     Verdict.PASS: (Reason.VALIDATED, "Normal"),
     Verdict.WARN: (Reason.WARNINGS, "Warning"),
@@ -83,7 +98,8 @@ def of_status(
     that `after` describes.
     """
     before, now = context.report.status, context.now
-    of_gates = _of_gates(before, after, policy=context.policy, every=every, now=now)
+    name = context.node.name
+    of_gates = _of_gates(before, after, policy=context.policy, every=every, node=name, now=now)
     if of_run is not None and of_gates is None and kind is not None and kind.announces_verdict:
         of_run = _with_findings(of_run, [fault for fault in every if fault.probe == kind.name])
     candidates = [
@@ -141,9 +157,16 @@ def _of_override(before: Override | None, after: Override | None, *, now: float)
 
 
 def _of_gates(
-    before: ReportStatus, after: ReportStatus, *, policy: Policy, every: Sequence[Fault], now: float
+    before: ReportStatus,
+    after: ReportStatus,
+    *,
+    policy: Policy,
+    every: Sequence[Fault],
+    node: str,
+    now: float,
 ) -> Change | None:
-    """Taints set or lifted, and gates newly held back.  `unvalidated` is no fault, and has no event.
+    """Taints and device rules set or lifted, and gates newly held back.  `unvalidated` is no fault, and has
+    no event.
 
     The identity is made of the gates' states and times: the same change is told once, a relapse again.
     """
@@ -159,9 +182,12 @@ def _of_gates(
             runs = f" after {gate.bad} bad run{'s' if gate.bad > 1 else ''}" if gate.bad else ""
             changes.append((Reason.TAINTED, f"tainted {wording.short(taint)}{runs}", by_code.get(gate.code)))
     changes += [(*_lifted(taint, before, after), None) for key, taint in old.items() if key not in new]
+    of_devices = _of_devices(before, after, node=node)
+    changes += [(reason, text, by_code.get(code)) for reason, text, code in of_devices]
     known = {gate.code for gate in before.gates if gate.state is GateState.HELD_BACK}
     for gate in after.gates:
-        if gate.state is GateState.HELD_BACK and gate.code in gates.GATES and gate.code not in known:
+        held = gate.state is GateState.HELD_BACK and not gate.on_devices
+        if held and gate.code in gates.GATES and gate.code not in known:
             why = f"{faults.would_be(gate)} {faults.no_slot(gate, policy)}"
             changes.append((Reason.HELD_BACK, why, by_code.get(gate.code)))
     if not changes:
@@ -170,12 +196,36 @@ def _of_gates(
     reason, share = changes[0][0], (MAX_NOTE_BYTES - OF_A_RUN) // len(changes)
     states = "|".join(f"{gate.code}/{gate.state}/{gate.since}" for gate in after.gates)
     return Change(
-        run=names.digest(f"{sorted(old)}{sorted(new.items(), key=str)}{states}"),
+        run=names.digest(f"{sorted(old)}{sorted(new.items(), key=str)}{states}{of_devices or ''}"),
         type="Normal" if reason in NORMAL else "Warning",
         reason=reason,
         message="; ".join(_with_evidence(head, fault, share - 2) for _, head, fault in changes),
         at=stamp(now),
     )
+
+
+def _of_devices(before: ReportStatus, after: ReportStatus, *, node: str) -> list[tuple[Reason, str, str]]:
+    """Devices newly gated, held back, or released: reason, text, and the finding's code."""
+    old, new = (
+        {(device.uuid, device.name): device for device in status.desired.devices}
+        for status in (before, after)
+    )
+    told = []
+    for key, device in new.items():
+        known = old.get(key)
+        if known is None or (known.state, known.cause, known.effect) != (
+            device.state,
+            device.cause,
+            device.effect,
+        ):
+            held = device.state is DeviceState.HELD_BACK
+            text = f"{device.cause}: {faults.device_in_words(device, node=node)}"
+            told.append((Reason.HELD_BACK if held else Reason.DEVICES_GATED, text, device.code))
+    gone = [device for key, device in old.items() if key not in new and device.state is DeviceState.GATED]
+    for device in gone:
+        text = f"{device.cause}: device {device.name} of pool {device.pool} is gated no more"
+        told.append((Reason.DEVICES_RELEASED, text, ""))
+    return told
 
 
 def _with_evidence(head: str, fault: Fault | None, most: int) -> str:

@@ -114,6 +114,7 @@ def after_run(
     """
     known, unknown = _by_code(gates)
     evidence = {f.code: f for f in judgement.findings if f.severity is Severity.FAIL}
+    gpus = _bad_gpus(getattr(judgement, "locations", ()))  # a BMC's judgement names no GPU
     after: list[GateStatus] = []
     for code, gate in GATES.items():
         if PROBES[code] != probe:
@@ -121,7 +122,9 @@ def after_run(
             continue
         answer = Answer.GOOD if code in UNREAD else judgement.answers.get(code, Answer.UNSURE)
         finding = evidence.get(code) or _finding(code, subject="node", message=TITLES[code])
-        status = hysteresis.answered(known.get(code), code=code, answer=answer, finding=finding, now=now)
+        status = hysteresis.answered(
+            known.get(code), code=code, answer=answer, finding=finding, now=now, gpus=gpus.get(code)
+        )
         if status is not None:
             status = hysteresis.aged(status, rule=GateRule(gate=gate, policy=policy), now=now)
         if status is not None:
@@ -158,11 +161,15 @@ def current(
     reserved: bool = False,
     not_read_lately: Collection[str] = (),
     incidents: Mapping[str, str] = NO_INCIDENTS,
+    on_devices: Collection[str] = (),
+    device_slot: bool = False,
 ) -> list[GateStatus]:
     """The gates at `now`: aged, and with or without a slot.
 
-    `slot`: the budget lets the node carry a taint for a fault; `reserved`: it has a slot already;
-    `not_read_lately`: probes that have not; `incidents`: by cause, what holds new taints back here.
+    `on_devices`: codes of gates whose GPUs are gated instead of the node, which have a slot while the budget
+    of devices has one (`device_slot`).  `slot`: the budget lets the node carry a taint for a fault;
+    `reserved`: it has a slot already; `not_read_lately`: probes that have not; `incidents`: by cause, what
+    holds new taints back here.
 
     Without a slot a gate that was entered is held back.  So is one that was entered while it set no taint
     (mode Observe, effect None), once it would set one.  A gate whose last run was good waits for no slot.  A
@@ -183,9 +190,14 @@ def current(
         )
         if status is not None:
             incident = incidents.get(gate.cause.value, "")
-            keeps = reserved and status.state is GateState.GATED
+            alone = code in on_devices
+            stood = status.on_devices if alone else reserved
+            keeps = stood and status.state is GateState.GATED
             status = status if keeps else replace(status, incident=incident or status.incident)
-            after.append(_with_slot(status, needed=_sets_taint(gate, policy), slot=free, now=now))
+            status = replace(status, on_devices=alone)
+            free = device_slot if alone else free
+            needed = _sets_taint(status, policy) or (alone and policy.spec.mode is not Mode.OBSERVE)
+            after.append(_with_slot(status, needed=needed, slot=free, now=now))
     unknown = [status for status in unknown if now <= hysteresis.forgotten_at(status, policy=numbers)]
     return [*after, *unknown[:MAX_UNKNOWN]]
 
@@ -277,7 +289,7 @@ def are_lesser(taints: Collection[DesiredTaint]) -> bool:
 
 def has_effect(gate: GateStatus, *, policy: Policy) -> bool:
     """Whether the policy sets a taint for this gate of the catalogue, or would in mode Enforce."""
-    return _has_effect(GATES[gate.code], policy)
+    return not gate.on_devices and _has_effect(GATES[gate.code], policy)
 
 
 def needs_load(gate: GateStatus) -> bool:
@@ -316,7 +328,7 @@ def tainting(status: ReportStatus, kind: GateKind, *, policy: Policy) -> GateSta
             gate
             for gate in entered(status.gates, kind)
             if gate.state is GateState.GATED or (stands and gate.state not in ENTERED)
-            if _sets_taint(GATES[gate.code], policy)
+            if _sets_taint(gate, policy)
         ),
         None,
     )
@@ -360,9 +372,9 @@ def throttle_judged_at(
     return stamp(now) if good and not hot else before
 
 
-def _sets_taint(gate: Gate, policy: Policy) -> bool:
+def _sets_taint(gate: GateStatus, policy: Policy) -> bool:
     """Whether the gate puts a taint on the node, and so needs a slot."""
-    return policy.spec.mode is not Mode.OBSERVE and _has_effect(gate, policy)
+    return policy.spec.mode is not Mode.OBSERVE and has_effect(gate, policy=policy)
 
 
 def _has_effect(gate: Gate, policy: Policy) -> bool:
@@ -383,6 +395,16 @@ def _with_slot(gate: GateStatus, *, needed: bool, slot: bool, now: float) -> Gat
     if state is GateState.GATED:
         return replace(gate, state=state, since=stamp(now), entered_at=stamp(now))
     return replace(gate, state=state, since=stamp(now))
+
+
+def _bad_gpus(locations: Iterable[Finding]) -> dict[str, list[str]]:
+    """By code, the UUIDs of the GPUs where it fails; none where one of its places is not a single GPU."""
+    places: dict[str, list[str]] = {}
+    for finding in locations:
+        if finding.severity is Severity.FAIL:
+            uuid = finding.gpus[0].uuid if len(finding.gpus) == 1 else ""
+            places.setdefault(finding.code, []).append(uuid)
+    return {code: uuids for code, uuids in places.items() if all(uuids)}
 
 
 def _finding(code: str, *, subject: str, message: str) -> Finding:

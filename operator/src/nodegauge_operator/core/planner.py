@@ -54,11 +54,13 @@ from nodegauge_operator.core.decision import decide
 from nodegauge_operator.core.driver_access import DriverAccess
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.outlets import (
+    DEVICE_RULES,
     EVENTS,
     HISTORY,
     LASTING,
     MARKS,
     event,
+    first_old,
     keeps_taint,
     lasting_writes,
     removal,
@@ -79,6 +81,8 @@ def next_step(snapshot: Snapshot) -> Step | None:
     if snapshot.node is None:
         if snapshot.reading is not None:
             return DeleteReading(snapshot.reading.name, snapshot.reading.uid)
+        if old := first_old(snapshot):
+            return old
         return _delete_next(snapshot.pods, now=snapshot.now, limits=Limits())
     context = snapshot.context
     if context is None:
@@ -232,7 +236,7 @@ def _write_judged(context: Context) -> Step | None:
 
 def _write(context: Context, status: ReportStatus, judged: Judged | None = None) -> Step:
     """The node as this status wants it, then the report."""
-    patch = MARKS.first_write(context, status)
+    patch = DEVICE_RULES.next_write(context, status) or MARKS.first_write(context, status)
     return replace(patch, judged=judged) if patch is not None else PatchReport(context.report, status)
 
 

@@ -6,7 +6,7 @@ Counting 5,000 nodes took 43 ms; the cache names the nodes that changed, and onl
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -16,15 +16,25 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import (
     NEVER,
     SKEW_SECONDS,
+    DeviceState,
     GateState,
     GateStatus,
     Report,
     ReportStatus,
     unstamp,
 )
+from nodegauge_operator.core import device_gates
 from nodegauge_operator.core.alerts import Alert, alerts
 from nodegauge_operator.core.budget import is_gated, slow_start
-from nodegauge_operator.core.gates import GATES, LAST_IN_LINE, are_lesser, place_in_line, place_of_taints
+from nodegauge_operator.core.device_rule import DeviceRule
+from nodegauge_operator.core.gates import (
+    FIRST_IN_LINE,
+    GATES,
+    LAST_IN_LINE,
+    are_lesser,
+    place_in_line,
+    place_of_taints,
+)
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.pod_outcome import is_refused
 from nodegauge_operator.core.probes.registry import EVERY, KINDS
@@ -39,6 +49,19 @@ UNREADABLE, NOT_READY = "unreadable", "not-ready"
 """Why a node brings no reading."""
 NONE, INVALID = "none", "invalid"
 """Counts nodes whose interconnect class is not known."""
+
+
+class Devices(Struct, frozen=True, kw_only=True):
+    """Devices of DRA."""
+
+    all: int = 0
+    """Those that ResourceSlices show."""
+    gated: int = 0
+    """Those with a DeviceTaintRule of ours, or whose report asks for one."""
+    waiting: int = 0
+    """Those that wait for a slot in the budget."""
+    turn: int = LAST_IN_LINE
+    """Place in the queue of the worst that waits."""
 
 
 class NodeCounts(Struct, frozen=True, kw_only=True):
@@ -95,6 +118,8 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     """How many of its GPUs can be used."""
     alerts: tuple[Alert, ...] = ()
     """What alerts say of it, the worst first."""
+    devices: Devices = Devices()
+    """Its devices."""
 
 
 class PolicyCounts(Struct, kw_only=True):
@@ -132,6 +157,10 @@ class PolicyCounts(Struct, kw_only=True):
     """GPUs that cannot be used, by class and cause."""
     alerts: dict[str, tuple[Alert, ...]] = field(default_factory=dict)
     """By node name, what alerts say of it."""
+    devices: Devices = Devices()
+    """Their devices, all together."""
+    devices_wait: set[str] = field(default_factory=set)
+    """Names of nodes with a device that waits."""
     uncounted: int = 0
     """Nodes of which nobody knows how many GPUs they have."""
     unread: Counter[str] = field(default_factory=Counter)
@@ -171,6 +200,11 @@ class PolicyCounts(Struct, kw_only=True):
             self.amounts[gauge] += by * thousandths
         self.gpus[counts.gpus.klass] += by * counts.gpus.gpus
         self.uncounted += by * (not counts.gpus.counted)
+        self.devices = Devices(
+            all=self.devices.all + by * counts.devices.all,
+            gated=self.devices.gated + by * counts.devices.gated,
+        )
+        (self.devices_wait.add if by > 0 and counts.devices.waiting else self.devices_wait.discard)(name)
         for cause, gpus in counts.gpus.lost.items():
             self.lost[counts.gpus.klass, cause] += by * gpus
         for run in counts.well:
@@ -265,6 +299,24 @@ class NodeCounters:
         """The node's place in the queue for slots, by its worst taint, or its worst fault that waits."""
         self._update()
         return self._nodes[node].turn if node in self._nodes else LAST_IN_LINE
+
+    def devices(self, policy: str) -> Devices:
+        """Devices of the nodes that follow the policy: all, and those that are gated."""
+        return self._of(policy).devices
+
+    def gated_devices(self, node: str) -> int:
+        """Devices of the node that are gated."""
+        self._update()
+        return self._nodes[node].devices.gated if node in self._nodes else 0
+
+    def waiting_devices(self, policy: str) -> Set[str]:
+        """Names of the nodes with a device that waits for a slot."""
+        return self._of(policy).devices_wait
+
+    def turn_of_devices(self, node: str) -> int:
+        """The node's place in the queue for slots of devices."""
+        self._update()
+        return self._nodes[node].devices.turn if node in self._nodes else LAST_IN_LINE
 
     def unreadable(self, policy: str) -> int:
         """Nodes that follow the policy and whose report could not be read whole."""
@@ -377,6 +429,7 @@ class NodeCounters:
         return replace(
             _counts_of(node, own, policy=policy) if own else counts,
             gpus=usable(status, node, in_force),
+            devices=_devices(node, status, rules=self._cache.rules_of(name)),
             alerts=alerts(status, node, in_force) if in_force else (),
         )
 
@@ -386,7 +439,8 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
     health = status.probe[names.PROBE_HEALTH]
     last = health.last_run
     gated = is_gated(report) or is_tainted(node)
-    held_back = [] if gated else [g for g in status.gates if g.state is GateState.HELD_BACK]
+    waiting = (g for g in status.gates if g.state is GateState.HELD_BACK and not g.on_devices)
+    held_back = [] if gated else list(waiting)
     taints = [t for t in status.desired.taints if t.key in names.TAINTS_OF_FAULTS]
     whole = [p for p in status.probes if p.image and p.name in KINDS and KINDS[p.name].holds_gpus]
     bad = {p.name for p in whole if p.failing_since or p.verdict is Verdict.FAIL}
@@ -420,6 +474,18 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
             for kind in EVERY.values()
             for gauge, amount in kind.amounts(status).items()
         ),
+    )
+
+
+def _devices(node: NodeView, status: ReportStatus, *, rules: Sequence[DeviceRule]) -> Devices:
+    """Its devices; a rule that still stands is gated, whatever the report says."""
+    ruled = sum(rule.taint[2] != "None" for rule in rules)
+    waits = [d.cause for d in status.desired.devices if d.state is DeviceState.HELD_BACK]
+    return Devices(
+        all=len(node.devices),
+        gated=max(device_gates.taken(status), ruled),
+        waiting=device_gates.waiting(status),
+        turn=min((FIRST_IN_LINE.get(cause, LAST_IN_LINE) for cause in waits), default=LAST_IN_LINE),
     )
 
 

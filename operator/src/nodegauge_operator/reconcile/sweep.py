@@ -279,7 +279,9 @@ class Sweep:
             self._look_at_clock()
             self.wake(*self._queue.fire(self._clock()), *self._reconciler.breaker.take_to_wake())
             self._grant()
-            for name in self._budget.offer(busy=self._in_flight.keys()):
+            busy = self._in_flight.keys()
+            devices = self._reconciler.device_budget
+            for name in (*self._budget.offer(busy=busy), *devices.offer(busy=busy)):
                 self._queue.wake(name, priority=Priority.HIGH)
             self._start_reconciles()
             self._histories_task.check()
