@@ -155,11 +155,15 @@ class HoldingRun(Struct, frozen=True, kw_only=True):
     """Where."""
     pod: PodView
     """Its pod."""
+    told: bool = False
+    """It was decided that it ends."""
 
     @property
     def ends(self) -> bool:
-        """It is on its way out: its GPUs come free without us."""
-        return bool(self.pod.deleting_since) or self.pod.finished or self.pod.terminated is not None
+        """It is on its way out: its GPUs come free."""
+        return (
+            self.told or bool(self.pod.deleting_since) or self.pod.finished or self.pod.terminated is not None
+        )
 
 
 def waiting_pod(body: Mapping[str, Any], *, gpu_names: Collection[str]) -> WaitingPod | None:
@@ -209,30 +213,35 @@ def demand(pod: WaitingPod, known: Mapping[str, int]) -> Demand | None:
 
 
 def runs_to_end(
-    waiting: Iterable[tuple[WaitingPod, Demand]], runs: Iterable[HoldingRun], *, served: Collection[str]
+    waiting: Iterable[tuple[WaitingPod, Demand]], runs: Iterable[HoldingRun], *, served: Mapping[str, str]
 ) -> dict[str, WaitingPod]:
     """UIDs of our pods that end now, each with the pod that it ends for.
 
-    As few as can be: what a run leaves, or is about to leave, serves as many pods as fit, and `served` are
-    UIDs of pods for which one ended a moment ago.  The youngest first: it has measured the least.  A pod of
-    ours that is not bound yet holds nothing and ends for whoever could go there, or it would be next.
+    As few as can be: what a run leaves, or is about to leave, serves as many pods as fit.  `served`: pods for
+    which one ended a moment ago, by UID, and on which node; nobody else is thought to take what it leaves.
+    The youngest first: it has measured the least.  A pod of ours that is not bound yet holds nothing and ends
+    for whoever could go there, or it would be next.
     """
     runs = sorted(runs, key=lambda run: -run.pod.created_at)
     holding = [run for run in runs if run.pod.scheduled and not run.ends]
     unbound = [run for run in runs if not run.pod.scheduled and not run.ends]
     leaves = {run.node.name: (run.node, _offered(run.node)) for run in runs if run.pod.scheduled and run.ends}
+    ordered = sorted(waiting, key=lambda pair: (pair[0].uid not in served, -pair[0].priority, pair[0].since))
     ends: dict[str, WaitingPod] = {}
     seen: set[Demand] = set()
     fruitless: set[tuple[Demand, str]] = set()
-    for pod, wanted in sorted(waiting, key=lambda pair: (-pair[0].priority, pair[0].since)):
+    for pod, wanted in ordered:
         if len(seen) >= MOST_DEMANDS or not (holding or unbound):
             break
         if wanted not in seen:
             seen.add(wanted)
             ends |= {run.pod.uid: pod for run in unbound if wanted.fits(run.node)}
             unbound = [run for run in unbound if run.pod.uid not in ends]
+        if pod.uid in served:
+            _takes(wanted, leaves, nominated=served[pod.uid])
+            continue
         key = (wanted, pod.nominated)
-        if key in fruitless or _takes(wanted, leaves, nominated=pod.nominated) or pod.uid in served:
+        if key in fruitless or _takes(wanted, leaves, nominated=pod.nominated):
             continue
         chosen = next((run for run in holding if _serves(run.node, wanted, nominated=pod.nominated)), None)
         if chosen is None:

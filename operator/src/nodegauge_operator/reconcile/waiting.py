@@ -32,9 +32,9 @@ from nodegauge_operator.reconcile.cache import Cache
 
 log = logging.getLogger("nodegauge.waiting")
 
-PATIENCE = 30.0
-"""Seconds for which a pod has to take what a run left to it before another one ends.  Chosen by this project:
-longer than a pod takes to end (5 s) and the scheduler rests after a failed try (at most 10 s)."""
+PATIENCE = 12.0
+"""Seconds for which a pod has to take what a run has left to it before another one ends.  Chosen by this
+project: longer than the scheduler rests after a failed try (at most 10 s by default)."""
 LOOK_SECONDS, GATHER_SECONDS = 1.0, 0.1
 """How often it is looked again while somebody waits, without and with news.  Chosen by this project: 20,000
 pods that wait cost 30 ms for a look, and a storm of them shall take no third of a core."""
@@ -73,8 +73,8 @@ class Waiting:
         self._unread = asyncio.Event()
         self.ends: dict[str, str] = {}
         """UID of a run's pod to the name of the pod for which it ends."""
-        self._served: dict[str, float] = {}
-        """UID of a pod to when a run was ended for it, monotonic."""
+        self._served: dict[str, tuple[str, float]] = {}
+        """UID of a pod to the node where a run ended for it, and when that was last seen there, monotonic."""
         self._held_back: set[str] = set()
         """Nodes where a run was due and could not start."""
         self._dirty, self._freed, self._looked_at = False, False, monotonic()
@@ -119,19 +119,24 @@ class Waiting:
         for uid in self.ends.keys() - runs.keys():
             del self.ends[uid]
         waits = self._demand_of.keys()
-        self._served = {uid: at for uid, at in self._served.items() if uid in waits and now < at + PATIENCE}
+        held = {run.node.name for run in runs.values()}
+        self._served = {
+            uid: (node, now if node in held else at)
+            for uid, (node, at) in self._served.items()
+            if uid in waits and (node in held or now < at + PATIENCE)
+        }
         if not runs:
             return
         sure = (self._pods[uid] for uid in waits)
         waiting = [
             (pod, self._demand_of[pod.uid]) for pod in sure if all(c.key in self._claims for c in pod.claims)
         ]
-        for uid, pod in runs_to_end(waiting, runs.values(), served=self._served.keys()).items():
+        served = {uid: node for uid, (node, _) in self._served.items()}
+        for uid, pod in runs_to_end(waiting, runs.values(), served=served).items():
             node = runs[uid].node.name
-            self._served[pod.uid] = now
-            if uid not in self.ends:
-                log.info("node %s: a run ends: pod %s waits for GPUs", node, pod.name, extra={"node": node})
-                self.ends[uid] = pod.name
+            self._served[pod.uid] = node, now
+            self.ends[uid] = pod.name
+            log.info("node %s: a run ends: pod %s waits for GPUs", node, pod.name, extra={"node": node})
             yield node
 
     def _runs(self) -> Iterator[HoldingRun]:
@@ -140,7 +145,7 @@ class Waiting:
             for pod in self._cache.pods_of(name) if node is not None else ():
                 if pod.probe in HOLDERS and pod.owner_uid and not pod.gone:
                     assert node is not None
-                    yield HoldingRun(node=node, pod=pod)
+                    yield HoldingRun(node=node, pod=pod, told=pod.uid in self.ends)
 
     async def follow(self) -> None:
         """List and watch, until cancelled."""
