@@ -157,13 +157,14 @@ class HoldingRun(Struct, frozen=True, kw_only=True):
     """Its pod."""
     told: bool = False
     """It was decided that it ends."""
+    late: bool = False
+    """Its pod should have been gone long ago: nobody knows when it leaves its GPUs."""
 
     @property
     def ends(self) -> bool:
         """It is on its way out: its GPUs come free."""
-        return (
-            self.told or bool(self.pod.deleting_since) or self.pod.finished or self.pod.terminated is not None
-        )
+        pod = self.pod
+        return self.told or bool(pod.deleting_since) or pod.finished or pod.terminated is not None
 
 
 def waiting_pod(body: Mapping[str, Any], *, gpu_names: Collection[str]) -> WaitingPod | None:
@@ -225,7 +226,8 @@ def runs_to_end(
     runs = sorted(runs, key=lambda run: -run.pod.created_at)
     holding = [run for run in runs if run.pod.scheduled and not run.ends]
     unbound = [run for run in runs if not run.pod.scheduled and not run.ends]
-    leaves = {run.node.name: (run.node, _offered(run.node)) for run in runs if run.pod.scheduled and run.ends}
+    leaving = [run.node for run in runs if run.pod.scheduled and run.ends and not run.late]
+    leaves = {node.name: (node, _offered(node)) for node in leaving}
     ordered = sorted(waiting, key=lambda pair: (pair[0].uid not in served, -pair[0].priority, pair[0].since))
     ends: dict[str, WaitingPod] = {}
     seen: set[Demand] = set()

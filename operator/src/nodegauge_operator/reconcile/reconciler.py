@@ -115,7 +115,11 @@ class Reconciler:
         )
         """The containers of mode Watch."""
         self.waiting = Waiting(
-            client=client, cache=cache, gpu_names=settings.give_way_to, monotonic=self._monotonic
+            client=client,
+            cache=cache,
+            gpu_names=settings.give_way_to,
+            clock=clock,
+            monotonic=self._monotonic,
         )
         """Whom our runs give way to."""
         self.breaker = Breaker(cache, now=clock, metrics=metrics)

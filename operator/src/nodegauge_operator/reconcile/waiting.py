@@ -35,6 +35,9 @@ log = logging.getLogger("nodegauge.waiting")
 PATIENCE = 12.0
 """Seconds for which a pod has to take what a run has left to it before another one ends.  Chosen by this
 project: longer than the scheduler rests after a failed try (at most 10 s by default)."""
+LATE_SECONDS = 10.0
+"""Seconds after its grace period for which a pod is believed to go.  Chosen by this project: a kubelet that is
+well needs one or two."""
 LOOK_SECONDS, GATHER_SECONDS = 1.0, 0.1
 """How often it is looked again while somebody waits, without and with news.  Chosen by this project: 20,000
 pods that wait cost 30 ms for a look, and a storm of them shall take no third of a core."""
@@ -52,6 +55,7 @@ class Waiting:
         client: Client,
         cache: Cache,
         gpu_names: Iterable[str],
+        clock: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
         self.on_change: Callable[[], None] = lambda: None
@@ -60,7 +64,7 @@ class Waiting:
         self.problem = "the pods that wait are not listed yet" if self.gpu_names else ""
         self._client = client
         self._cache = cache
-        self._monotonic = monotonic
+        self._clock, self._monotonic = clock, monotonic
         self._listed = not self.gpu_names
         self._pods: dict[str, WaitingPod] = {}
         self._demand_of: dict[str, Demand] = {}
@@ -119,7 +123,7 @@ class Waiting:
         for uid in self.ends.keys() - runs.keys():
             del self.ends[uid]
         waits = self._demand_of.keys()
-        held = {run.node.name for run in runs.values()}
+        held = {run.node.name for run in runs.values() if not run.late}
         self._served = {
             uid: (node, now if node in held else at)
             for uid, (node, at) in self._served.items()
@@ -145,7 +149,8 @@ class Waiting:
             for pod in self._cache.pods_of(name) if node is not None else ():
                 if pod.probe in HOLDERS and pod.owner_uid and not pod.gone:
                     assert node is not None
-                    yield HoldingRun(node=node, pod=pod, told=pod.uid in self.ends)
+                    late = bool(pod.deleting_since) and self._clock() > pod.deleting_since + LATE_SECONDS
+                    yield HoldingRun(node=node, pod=pod, told=pod.uid in self.ends, late=late)
 
     async def follow(self) -> None:
         """List and watch, until cancelled."""
