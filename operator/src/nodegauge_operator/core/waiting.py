@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from nodegauge_operator import names
 from nodegauge_operator.api.report import unstamp, whole
-from nodegauge_operator.core.gpu_eligibility import allocatable
 from nodegauge_operator.core.model import NodeView, PodView, Taint
 
 ALL = 1 << 16
@@ -143,9 +142,10 @@ class Demand(NamedTuple):
     def fits(self, node: NodeView) -> bool:
         """Whether the node could serve it if nobody held its GPUs; a node of which nobody has said how many
         it has counts as one that could."""
-        offered = allocatable(node)
-        enough = not offered or self.gpus >= ALL or self.gpus <= offered
-        return enough and self.place.admits(node)
+        if self.by_claim and node.gpu_capacity and not node.devices:
+            return False  # a device plugin hands out its GPUs
+        offered = _offered(node)
+        return (self.gpus >= ALL or self.gpus <= offered) and self.place.admits(node)
 
 
 class HoldingRun(Struct, frozen=True, kw_only=True):
@@ -271,7 +271,8 @@ def _serves(node: NodeView, wanted: Demand, *, nominated: str) -> bool:
 
 
 def _offered(node: NodeView) -> int:
-    return allocatable(node) or ALL
+    """GPUs that pods can get there, MIG devices counted singly; `ALL` where nobody has said how many."""
+    return len(node.devices) or whole(node.gpu_allocatable) or ALL
 
 
 def _devices(request: Mapping[str, Any]) -> int:

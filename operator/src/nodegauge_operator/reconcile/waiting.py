@@ -36,8 +36,8 @@ PATIENCE = 12.0
 """Seconds for which a pod has to take what a run has left to it before another one ends.  Chosen by this
 project: longer than the scheduler rests after a failed try (at most 10 s by default)."""
 LATE_SECONDS = 10.0
-"""Seconds after its grace period for which a pod is believed to go.  Chosen by this project: a kubelet that is
-well needs one or two."""
+"""Seconds after its grace period for which a pod is believed to go.  Chosen by this project: a kubelet that
+is well needs one or two."""
 LOOK_SECONDS, GATHER_SECONDS = 1.0, 0.1
 """How often it is looked again while somebody waits, without and with news.  Chosen by this project: 20,000
 pods that wait cost 30 ms for a look, and a storm of them shall take no third of a core."""
@@ -89,9 +89,11 @@ class Waiting:
 
     def keeps_off(self, node: NodeView) -> bool:
         """Whether somebody waits for GPUs that this node could serve, so that no run starts; the node is
-        woken when that may have changed."""
+        woken when that may have changed.  While nobody knows who waits, only a device plugin's GPUs are held:
+        those the scheduler can take back."""
         demands = self._demands
-        waits = not self._listed or len(demands) > MOST_DEMANDS or any(d.fits(node) for d in demands)
+        blind = not self._listed or (bool(self.problem) and not node.gpu_capacity)
+        waits = blind or len(demands) > MOST_DEMANDS or any(d.fits(node) for d in demands)
         if waits:
             self._held_back.add(node.name)
         return waits
