@@ -3,6 +3,7 @@ control plane with the chart's roles; kubelets only start and end pods."""
 
 import argparse
 import asyncio
+import contextlib
 import json
 import shutil
 import time
@@ -10,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from fleet.load import release
 from fleet.load.figures import Rows, latency
@@ -19,6 +22,8 @@ from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, parse
 from nodegauge_operator.api.report import parse_report
 from nodegauge_operator.core.context import Snapshot
+from nodegauge_operator.core.devices import slice_view
+from nodegauge_operator.core.driver_access import Needs, claim_template
 from nodegauge_operator.core.model import ProbeDefaults, node_view
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import EVERY, KINDS
@@ -28,7 +33,7 @@ from nodegauge_operator.settings import parse as settings_of
 from support.cluster_under_test import GROUP
 from testbed.binaries import find_or_build
 from testbed.controlplane import ControlPlane
-from testbed.errors import TestbedError
+from testbed.errors import ApiError, TestbedError
 from testbed.interruption import scratch
 from testbed.scripted import create_node, stamp
 from testbed.table import table
@@ -131,11 +136,14 @@ class Stage:
             selector = {"cel": {"expression": f"device.driver == '{CLASS}'"}}
             spec = {"selectors": [selector], **extended}
             api.create(f"{RESOURCE}/deviceclasses", {"metadata": {"name": CLASS}, "spec": spec})
-            for namespace in ("default", release.NAMESPACE):
-                api.create(f"{RESOURCE}/namespaces/{namespace}/resourceclaimtemplates", _template())
-            api.delete(f"{BINDINGS}/{release.RELEASE}-own-pods")  # the template is none of the operator's
+            api.create(f"{RESOURCE}/namespaces/default/resourceclaimtemplates", _template())
         self._policy = parse(api.create(f"{GROUP}/{names.POLICY_PLURAL}", POLICY))
         self._defaults = settings_of(environment | {"POD_NAMESPACE": release.NAMESPACE}).probe
+        if self._way.dra:  # as the operator does once it has seen slices
+            own = claim_template(self._defaults, needs=Needs.GPUS)
+            with contextlib.suppress(ApiError):
+                api.create(f"{RESOURCE}/namespaces/{release.NAMESPACE}/resourceclaimtemplates", own)
+            api.delete(f"{BINDINGS}/{release.RELEASE}-own-pods")
         return environment
 
     async def _round(self, count: int) -> list[float]:
@@ -173,6 +181,8 @@ class Stage:
                     raise
                 await asyncio.sleep(LOOK_SECONDS)
         node = node_view(await self._client.call("GET", f"/api/v1/nodes/{name}"))
+        if self._way.dra and (listed := slice_view(_slice(name))):
+            node = replace(node, devices=listed.devices)
         context = Snapshot(
             node=node,
             policy=self._policy,
@@ -183,7 +193,6 @@ class Stage:
         ).context
         assert context is not None
         pod = probe_pod(context, KINDS[names.PROBE_NCCL], context.next_run(names.PROBE_NCCL))
-        self._ask(pod["spec"])
         try:
             await self._client.call("GET", f"{release.PODS}/{pod['metadata']['name']}")
         except NotFound:
@@ -204,14 +213,11 @@ class Stage:
     def _ask(self, spec: Object) -> None:
         """The container asks for all GPUs, in this way."""
         [container] = spec["containers"]
-        resources = container.setdefault("resources", {})
-        for part in ("requests", "limits"):
-            resources.setdefault(part, {})[names.GPU_RESOURCE] = str(GPUS)
-            if self._way.claim:
-                del resources[part][names.GPU_RESOURCE]
         if self._way.claim:
-            resources["claims"] = [{"name": "gpus"}]
+            container["resources"] = {"claims": [{"name": "gpus"}]}
             spec["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": TEMPLATE}]
+        else:
+            container["resources"] = {"limits": {names.GPU_RESOURCE: str(GPUS)}}
 
     def _job(self, name: str) -> Object:
         spec: Object = {"containers": [{"name": "job", "image": "example.com/job:1"}]}
