@@ -149,13 +149,11 @@ class _Pod(TypedDict, total=False):
     metadata: _PodMetadata
     spec: _PodSpec
     status: _PodStatus
-    code: int
-    message: str
 
 
-class _PodEvent(TypedDict):
+class _Event(msgspec.Struct):
     type: str
-    object: _Pod
+    object: msgspec.Raw
 
 
 class _Version(_Continue, total=False):
@@ -168,7 +166,8 @@ class _Pods(TypedDict, total=False):
 
 
 _pods = msgspec.json.Decoder(_Pods)
-_pod_event = msgspec.json.Decoder(_PodEvent)
+_pod = msgspec.json.Decoder(_Pod)
+_event = msgspec.json.Decoder(_Event)
 _whole = msgspec.json.Decoder(dict[str, Any])
 _node = msgspec.json.Decoder(_NodeOrList)
 _names = msgspec.json.Decoder(_Names)
@@ -195,7 +194,8 @@ def decoded(data: bytes, *, resource: str) -> dict[str, Any]:
 
 
 def decoded_pod_event(line: bytes) -> tuple[str, dict[str, Any]]:
-    """Type and object of an event of a pod watch; of the pod only the fields that are read, of an ERROR
-    `code` and `message` of its Status.  Raises `msgspec.MsgspecError`."""
-    event: Any = _pod_event.decode(line)
-    return event["type"], event["object"]
+    """Type and object of an event of a pod watch; of a pod only the fields that are read, of an ERROR its
+    whole Status.  Raises `msgspec.MsgspecError`."""
+    event = _event.decode(line)
+    decoder: msgspec.json.Decoder[Any] = _whole if event.type == "ERROR" else _pod
+    return event.type, decoder.decode(event.object)

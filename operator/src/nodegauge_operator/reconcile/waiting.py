@@ -66,6 +66,8 @@ class Waiting:
         self._cache = cache
         self._clock, self._monotonic = clock, monotonic
         self._listed = not self.gpu_names
+        self._current = False
+        """A watch is open since the last list."""
         self._pods: dict[str, WaitingPod] = {}
         self._demand_of: dict[str, Demand] = {}
         self._demands: Counter[Demand] = Counter()
@@ -137,7 +139,7 @@ class Waiting:
             if uid in waits and (node in held or now < at + PATIENCE)
         }
         self._any_run = bool(runs)
-        if not runs:
+        if not (runs and self._current):
             return
         sure = (self._pods[uid] for uid in waits)
         waiting = [
@@ -167,13 +169,15 @@ class Waiting:
             while True:
                 try:
                     since = await self._list()
+                    self._current = True
                     while True:
                         async for waits, body in kube.changes(self._client, since=since):
                             since = body["metadata"].get("resourceVersion") or since
                             if body["metadata"].get("uid"):
                                 self.put(body, waits=waits)
                 except KubeError as error:
-                    await self._failed(error)
+                    was_current, self._current = self._current, False
+                    await self._failed(error, pause=0.0 if was_current else RETRY_SECONDS)
 
     async def _list(self) -> str:
         seen, version = set(), ""
@@ -189,8 +193,9 @@ class Waiting:
         self.changed()
         return version
 
-    async def _failed(self, error: KubeError) -> None:
-        """A refusal leaves it to the scheduler who gets GPUs; an outage changes nothing that is known."""
+    async def _failed(self, error: KubeError, *, pause: float) -> None:
+        """A refusal leaves it to the scheduler who gets GPUs; an outage changes nothing that is known, and
+        ends no run.  `pause`: seconds until the next try."""
         refused = isinstance(error, Forbidden | NotFound)
         if refused:
             text = f"it is not known who waits for GPUs, and no run ends for them: {error}; {WAY_OUT}"
@@ -201,7 +206,7 @@ class Waiting:
             self.changed()
         else:
             log.log(error.log_level, "the watch of pods that wait ended: %s", error)
-        await asyncio.sleep(REFUSED_SECONDS if refused else RETRY_SECONDS)
+        await asyncio.sleep(REFUSED_SECONDS if refused else pause)
 
     def put(self, body: dict[str, Any], *, waits: bool = True) -> None:
         """A pod as it is now; `waits`: it is not placed."""
