@@ -26,12 +26,13 @@ def devices(count: int = 8, kind: str = "gpu") -> tuple[Device, ...]:
     return tuple(replace(gpu, name=f"{kind}-{number}") for number in range(count))
 
 
+FOLDER = "/home/kubernetes/bin/nvidia/lib64"
 BY_CLAIM = replace(BARE, devices=devices())
 REMEMBERED = BARE.bearing({names.LABEL_DRIVER_ACCESS: names.BY_CLAIM})
 
 
 def pod(kind: str, node: ANode, *, setting: str = "Auto") -> dict[str, Any]:
-    defaults = replace(DEFAULTS, driver_access=setting)
+    defaults = replace(DEFAULTS, driver_access=setting, host_driver_folder=FOLDER)
     context = make_context(node=node, policy=make_policy(), defaults=defaults)
     spec: dict[str, Any] = probe_pod(context, KINDS[kind], NextRun(1, "1"))["spec"]
     return spec
@@ -93,6 +94,19 @@ def test_by_the_runtime_a_pod_claims_nothing(kind: str) -> None:
     assert spec["runtimeClassName"] == "nvidia"
     assert "resourceClaims" not in spec
     assert ("nvidia.com/gpu" in str(spec["containers"])) == (kind in ("nccl", "load"))
+
+
+def test_by_the_host_only_what_reads_is_privileged_and_mounts_one_folder_read_only() -> None:
+    spec = pod("health", BARE.offering(8), setting="HostDriver")
+    [body] = spec["containers"]
+    assert body["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
+    [mount] = [mount for mount in body["volumeMounts"] if mount["name"] == "host-driver"]
+    assert mount["readOnly"]
+    [volume] = [volume for volume in spec["volumes"] if "hostPath" in volume]
+    assert volume["hostPath"]["path"] == "/home/kubernetes/bin/nvidia/lib64"
+    [holding] = pod("nccl", BARE.offering(8), setting="HostDriver")["containers"]
+    assert "privileged" not in holding["securityContext"]
+    assert "nvidia.com/gpu" in str(holding["resources"])
 
 
 def a_slice(name: str = "a", *, node: str = "node-1", generation: int = 1, gpus: int = 8) -> dict[str, Any]:

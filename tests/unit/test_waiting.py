@@ -49,6 +49,12 @@ def read(pod: Body) -> WaitingPod | None:
     return view
 
 
+def test_a_mark_that_nothing_changed_is_no_pod() -> None:
+    """As kube-apiserver 1.36.3 sends it."""
+    line = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"552"},"spec":{"containers":null}}}'
+    assert decoded_pod_event(line)[1]["metadata"] == {"resourceVersion": "552"}
+
+
 def of_class(count: int) -> Body:
     limits = {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": count}
     return {"containers": [{"resources": {"limits": limits}}] * 2}

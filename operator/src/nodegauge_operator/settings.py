@@ -106,6 +106,7 @@ def parse(environ: Mapping[str, str]) -> Settings:
         nccl_priority_class_name=read.text("NODEGAUGE_NCCL_PRIORITY_CLASS"),
         nccl_resources=read.json("NODEGAUGE_NCCL_RESOURCES", {}, dict[str, dict[str, str]]),
         instance=read.text("NODEGAUGE_INSTANCE") or "nodegauge",
+        host_driver_folder=read.text("NODEGAUGE_HOST_DRIVER_FOLDER"),
         driver_access=read.choice("NODEGAUGE_DRIVER_ACCESS", tuple(DriverAccess)),
         gives_way=bool(read.separated("NODEGAUGE_GIVE_WAY_TO")),
         bmc_interval=read.duration("NODEGAUGE_BMC_INTERVAL", 0.0, low=0, high=86_400),

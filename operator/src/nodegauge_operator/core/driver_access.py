@@ -21,6 +21,12 @@ TOLERATIONS = [{"operator": "Exists", "effect": effect} for effect in ("NoSchedu
 by itself: on 1.36.3 `{operator: Exists}` alone did not hold against NoExecute."""
 
 
+HOST_DRIVER, LIBRARIES = "host-driver", "/usr/local/nvidia/lib64"
+"""Name of the volume, which the admission policies know, and where the container sees it: where GKE's device
+plugin mounts the driver for pods that hold GPUs (GoogleCloudPlatform/container-engine-accelerators,
+cmd/nvidia_gpu)."""
+
+
 class DriverAccess(StrEnum):
     """The setting `driverAccess`, and what it comes to on a node."""
 
@@ -109,7 +115,7 @@ def with_access(
     """The spec of a pod with one container, made for `RUNTIME`, for another way to the driver."""
     if access is DriverAccess.DRA:
         return _by_claim(spec, defaults, needs=needs)
-    return spec
+    return _by_host(spec, defaults, needs=needs) if access is DriverAccess.HOST_DRIVER else spec
 
 
 def _by_claim(spec: dict[str, Any], defaults: ProbeDefaults, *, needs: Needs) -> dict[str, Any]:
@@ -130,3 +136,24 @@ def _by_claim(spec: dict[str, Any], defaults: ProbeDefaults, *, needs: Needs) ->
         "containers": [body | {"env": env, "resources": resources}],
         "resourceClaims": [{"name": names.POD_CLAIM, "resourceClaimTemplateName": template}],
     }
+
+
+def _by_host(spec: dict[str, Any], defaults: ProbeDefaults, *, needs: Needs) -> dict[str, Any]:
+    """The driver's libraries from a folder of the node.  A container that holds no GPU may open none: the
+    kernel refuses devices that the runtime did not give, unless it is privileged.  One that holds GPUs gets
+    libraries and devices from the device plugin."""
+    if needs is Needs.NOTHING:
+        return spec
+    [body] = spec["containers"]
+    body = body | {"env": [*body["env"], {"name": "LD_LIBRARY_PATH", "value": LIBRARIES}]}
+    if needs is Needs.GPUS:
+        return spec | {"containers": [body]}
+    body |= {
+        "securityContext": {"privileged": True, "readOnlyRootFilesystem": True},
+        "volumeMounts": [
+            *body.get("volumeMounts", ()),
+            {"name": HOST_DRIVER, "mountPath": LIBRARIES, "readOnly": True},
+        ],
+    }
+    volume = {"name": HOST_DRIVER, "hostPath": {"path": defaults.host_driver_folder, "type": "Directory"}}
+    return spec | {"containers": [body], "volumes": [*spec.get("volumes", ()), volume]}

@@ -299,6 +299,8 @@ class ProbeDefaults(Struct, frozen=True, kw_only=True):
     """Runs that hold GPUs end for pods that wait for these."""
     driver_access: str = "Auto"
     """How probes reach the GPU driver (`driver_access.DriverAccess`)."""
+    host_driver_folder: str = ""
+    """Folder of the node with the driver's libraries, for `HostDriver`."""
     bmc_interval: float = 0.0
     """Seconds between two readings of a BMC by the installation's reader; 0.0 without one."""
 

@@ -194,8 +194,10 @@ def decoded(data: bytes, *, resource: str) -> dict[str, Any]:
 
 
 def decoded_pod_event(line: bytes) -> tuple[str, dict[str, Any]]:
-    """Type and object of an event of a pod watch; of a pod only the fields that are read, of an ERROR its
-    whole Status.  Raises `msgspec.MsgspecError`."""
+    """Type and object of an event of a pod watch; of a pod only the fields that are read.  Raises
+    `msgspec.MsgspecError`."""
     event = _event.decode(line)
-    decoder: msgspec.json.Decoder[Any] = _whole if event.type == "ERROR" else _pod
-    return event.type, decoder.decode(event.object)
+    try:
+        return event.type, _pod.decode(event.object)
+    except msgspec.ValidationError:  # a Status, or a bookmark with `containers: null`
+        return event.type, _whole.decode(event.object)

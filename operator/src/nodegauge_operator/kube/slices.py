@@ -52,11 +52,13 @@ async def templates(client: Client, *, namespace: str, instance: str = "") -> li
     return every
 
 
-async def create_template(client: Client, manifest: dict[str, Any]) -> None:
-    """Create a template.  One of its name that is there counts as made: the next look compares it."""
+async def create_template(client: Client, manifest: dict[str, Any], *, dry_run: bool = False) -> None:
+    """Create a template, or only ask whether it could be.  One of its name that is there counts as made: the
+    next look compares it."""
     path = _path(manifest["metadata"]["namespace"])
+    query = manager() | ({"dryRun": "All"} if dry_run else {})
     try:
-        await client.call("POST", path, query=manager(), body=manifest)
+        await client.call("POST", path, query=query, body=manifest)
     except AlreadyExists:
         return
 
