@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo quick test e2e check collection tarball hosts matrix loadtest life peers fuzz corpus episodes faults upgrade mutants flaky testbed images reference constraints clean need-cc
+.PHONY: help demo quick test e2e check collection tarball hosts matrix loadtest giveway life peers fuzz corpus episodes faults upgrade mutants flaky testbed images reference constraints clean need-cc
 
 help: ## list the targets
 	@echo "Start with make demo: nodegauge on a real control plane with sixteen simulated GPU nodes."
@@ -66,6 +66,9 @@ hosts: $(READY) need-cc ## start simulated GPU hosts behind real sshd on loopbac
 
 loadtest: $(READY) need-cc ## measure the operator's latency, writes, CPU time and memory at 100, 1,000 and 5,000 nodes in mode Watch
 	@cd tests && ../$(RUN) -m fleet loadtest $(ARGS)
+
+giveway: $(READY) need-cc ## measure how long jobs wait for GPUs that NCCL runs hold, under DRA and the device plugin (ARGS="--jobs 20 --way 0")
+	@cd tests && ../$(RUN) -m fleet giveway $(ARGS)
 
 life: $(READY) ## live 60 simulated days with 500 disturbed nodes; every change on a node needs a cause (ARGS="--nodes 50 --days 10")
 	@cd tests && ../$(RUN) -m fleet life $(ARGS)

@@ -45,6 +45,7 @@ class LocalClient(Client, ABC):
         accept: str = "application/json",
         within: float = CALL_TIMEOUT,
         whole: bool = False,
+        shape: str = "",
     ) -> Object:
         how = {"content_type": content_type, "accept": accept}
         return await self.take(Call(method=method, path=path, query=query or {}, body=body, **how))

@@ -180,6 +180,10 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     """The admission policy by which readings count."""
     watchers: Mapping[str, str] = {}
     """Pods of the policy's watch DaemonSet here, UID to name, also those that have just gone."""
+    waited_for: Callable[[], bool] = bool
+    """Whether pods of others wait for GPUs that this node could serve."""
+    ends_for: Mapping[str, str] = {}
+    """UIDs of our pods whose run ends to leave its GPUs to a pod, and the name of that one."""
     watch_since: float = 0.0
     """When that DaemonSet was made, epoch seconds, 0.0 for not yet."""
 

@@ -295,6 +295,8 @@ class ProbeDefaults(Struct, frozen=True, kw_only=True):
     """PriorityClass of NCCL and load pods."""
     nccl_resources: dict[str, dict[str, str]] = {}
     """Requests and limits of their container."""
+    gives_way: bool = True
+    """Runs that hold GPUs end for pods that wait for these."""
     driver_access: str = "Auto"
     """How probes reach the GPU driver (`driver_access.DriverAccess`)."""
     host_driver_folder: str = ""

@@ -118,7 +118,7 @@ def wanted_slots(context: Context) -> dict[str, Wait]:
     in the queue of whichever waits longest."""
     wanted: dict[str, Wait] = {}
     for kind in KINDS.values():
-        if _may_start(kind, context.pods) and kind.due_at(context) <= context.now:
+        if _may_start(kind, context.pods) and _is_due(kind, context):
             wait = kind.wait(context)
             first = wanted.setdefault(kind.pool.name, wait)
             wanted[kind.pool.name] = replace(first, since=min(first.since, wait.since))
@@ -315,10 +315,15 @@ def _start_run(context: Context) -> Step | None:
     for kind in KINDS.values():
         if kind.pool.name not in context.granted or not _may_start(kind, context.pods):
             continue
-        if context.now >= kind.due_at(context):
+        if _is_due(kind, context):
             run = context.next_run(kind.name)
             return CreatePod(context.node, run.number, probe_pod(context, kind, run), kind.name)
     return None
+
+
+def _is_due(kind: ProbeKind, context: Context) -> bool:
+    """A run may start now; none takes GPUs that somebody waits for."""
+    return kind.due_at(context) <= context.now and not (kind.holds_gpus and context.waited_for())
 
 
 def _may_start(kind: ProbeKind, pods: Iterable[PodView]) -> bool:

@@ -33,6 +33,7 @@ from nodegauge_operator.reconcile.obstacles import Obstacles
 from nodegauge_operator.reconcile.peer_groups import Peers, versions_of
 from nodegauge_operator.reconcile.reading_trust import Trust
 from nodegauge_operator.reconcile.refused_pieces import RefusedPieces
+from nodegauge_operator.reconcile.waiting import Waiting
 from nodegauge_operator.reconcile.watch_sets import WatchSets
 from nodegauge_operator.reconcile.watchers import Watchers
 from nodegauge_operator.reconcile.writer import Writer
@@ -118,6 +119,14 @@ class Reconciler:
             monotonic=self._monotonic,
         )
         """The containers of mode Watch."""
+        self.waiting = Waiting(
+            client=client,
+            cache=cache,
+            gpu_names=settings.give_way_to,
+            clock=clock,
+            monotonic=self._monotonic,
+        )
+        """Whom our runs give way to."""
         self.breaker = Breaker(cache, now=clock, metrics=metrics)
         self._peers = {
             kind.name: Peers(cache, kind.peer_value) for kind in EVERY.values() if kind.peer_value is not None
@@ -299,6 +308,8 @@ class Reconciler:
             trusted=self.trust.identity,
             watchers=self.watch_sets.pods.names_by_uid(name, watch_set, trusted=self.trust.identity),
             watch_since=watch_set.since if watch_set else 0.0,
+            waited_for=partial(self.waiting.keeps_off, node) if node else bool,
+            ends_for=self.waiting.ends,
         )
 
     def _last_read(self, policy: Policy | None, *, but: str) -> float:
