@@ -28,7 +28,7 @@ from nodegauge_operator.core.model import ProbeDefaults, node_view
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import EVERY, KINDS
 from nodegauge_operator.kube.client import STRATEGIC, configuration
-from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound
+from nodegauge_operator.kube.errors import KubeError, NotFound
 from nodegauge_operator.settings import parse as settings_of
 from support.cluster_under_test import GROUP
 from testbed.binaries import find_or_build
@@ -46,7 +46,6 @@ END_SECONDS = 0.5
 """How long a run's pod takes from SIGTERM until it is gone."""
 LOOK_SECONDS, WITHIN = 0.02, 60.0
 RESOURCE = "/apis/resource.k8s.io/v1"
-BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 JOBS = "/api/v1/namespaces/default/pods"
 CLASS, TEMPLATE = "gpu.nvidia.com", "whole-node"
 REPORTS = f"{GROUP}/{names.REPORT_PLURAL}"
@@ -143,7 +142,6 @@ class Stage:
             own = claim_template(self._defaults, needs=Needs.GPUS)
             with contextlib.suppress(ApiError):
                 api.create(f"{RESOURCE}/namespaces/{release.NAMESPACE}/resourceclaimtemplates", own)
-            api.delete(f"{BINDINGS}/{release.RELEASE}-own-pods")
         return environment
 
     async def _round(self, count: int) -> list[float]:
@@ -197,18 +195,8 @@ class Stage:
             await self._client.call("GET", f"{release.PODS}/{pod['metadata']['name']}")
         except NotFound:
             with self._client.speaking(self._plane.service_account_token(release.NAMESPACE, release.RELEASE)):
-                await self._create(pod)
-        return str(pod["metadata"]["name"])
-
-    async def _create(self, pod: Object) -> None:
-        """An API server forgets a policy a moment after it was deleted."""
-        for _ in range(100):
-            try:
                 await self._client.call("POST", release.PODS, body=pod)
-            except Forbidden:
-                await asyncio.sleep(0.1)
-            else:
-                return
+        return str(pod["metadata"]["name"])
 
     def _ask(self, spec: Object) -> None:
         """The container asks for all GPUs, in this way."""

@@ -172,7 +172,7 @@ def waiting_pod(body: Mapping[str, Any], *, gpu_names: Collection[str]) -> Waiti
     that is ours.  `gpu_names`: extended resources and device classes that stand for GPUs."""
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     conditions = (c for c in status.get("conditions") or () if c.get("type") == "PodScheduled")
-    placed = next(conditions, {})
+    placed: Mapping[str, Any] = next(conditions, {})
     waits = placed.get("status") == "False" and placed.get("reason") == "Unschedulable"
     ours = names.POD_PROBE in (metadata.get("labels") or {})
     if not waits or ours or metadata.get("deletionTimestamp"):
