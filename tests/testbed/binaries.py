@@ -27,6 +27,7 @@ HELM = "4.3.1"
 PROMETHEUS = "3.13.5"
 ALERTMANAGER = "0.31.1"
 """Later modules lack the assets of its web UI, without which it does not build (ui/web.go, go:embed)."""
+KUEUE = "0.17.0"
 MODULES = Path(__file__).with_name("go")
 GO_MINIMUM = (1, 26)
 GO_NAME = "Go 1.26"
@@ -84,6 +85,8 @@ ALERTING_TOOLS = (
     _prometheus("prometheus", PROMETHEUS, "prometheus", "2 min after promtool"),
     _prometheus("alertmanager", ALERTMANAGER, "alertmanager", "2 min"),
 )
+KUEUE_SETS = "sigs.k8s.io/kueue/pkg/version.GitVersion=v"
+KUEUE_TOOL = Tool("kueue", KUEUE, "kueue", "sigs.k8s.io/kueue/cmd/kueue", "5 min", sets=KUEUE_SETS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +127,11 @@ def build_alerting(progress: Progress = say) -> tuple[Path, Path]:
     """Prometheus and Alertmanager."""
     built = _build_missing(ALERTING_TOOLS, progress)
     return built["prometheus"], built["alertmanager"]
+
+
+def build_kueue(progress: Progress = say) -> Path:
+    """Kueue's controller manager, as `go install` gives it."""
+    return _build_missing([KUEUE_TOOL], progress)["kueue"]
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:

@@ -209,6 +209,23 @@ class BandwidthStatus(Struct, frozen=True, rename="camel", omit_defaults=True, k
     """The reason as a sentence."""
 
 
+class NodeClassStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """The class of the node for schedulers, and what would change it."""
+
+    value: str = ""
+    """The class that was measured; empty before the first."""
+    since: str = ""
+    """When it became this one (RFC 3339)."""
+    next: str = ""
+    """Another class that the last NCCL run measured; empty for none."""
+    runs: int = 0
+    """NCCL runs in a row that measured it."""
+    doubts: int = 0
+    """Runs in a row by which the node is not what its class says; enough of them withdraw it."""
+    withdrawn: bool = False
+    """Withdrawn until an NCCL run measures a class again."""
+
+
 class ClockStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """The SM clock at which the GPUs last worked without a reason for a lower one."""
 
@@ -363,6 +380,8 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     """How the GPUs are joined."""
     bandwidth: BandwidthStatus = BandwidthStatus()
     """Last measured bandwidth of collectives."""
+    node_class: NodeClassStatus = NodeClassStatus()
+    """What schedulers place by (nodegauge.dev/class)."""
     gpus: GpusStatus = GpusStatus()
     """The GPUs in brief."""
     probes: list[ProbeStatus] = []
