@@ -21,6 +21,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.history import Change, Condition, Transition
 from nodegauge_operator.api.load_status import LoadStatus
+from nodegauge_operator.api.node_class_status import NodeClassStatus
 from nodegauge_operator.api.offload_status import OffloadStatus
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.sharing import shared
@@ -203,27 +204,9 @@ class BandwidthStatus(Struct, frozen=True, rename="camel", omit_defaults=True, k
     hardware: str = ""
     """GPUs and driver as last read then, as text."""
     reason: str = ""
-    """Why no NCCL run can be made here now, one word (SingleGpu, Shared, Mig, Dra, Cordoned, ...); empty if
-    one can."""
+    """Why no NCCL run can be made here now, one word (SingleGpu, Mig, Cordoned, ...); empty if one can."""
     detail: str = ""
     """The reason as a sentence."""
-
-
-class NodeClassStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """The class of the node for schedulers, and what would change it."""
-
-    value: str = ""
-    """The class that was measured; empty before the first."""
-    since: str = ""
-    """When it became this one (RFC 3339)."""
-    next: str = ""
-    """Another class that the last NCCL run measured; empty for none."""
-    runs: int = 0
-    """NCCL runs in a row that measured it."""
-    doubts: int = 0
-    """Runs in a row by which the node is not what its class says; enough of them withdraw it."""
-    withdrawn: bool = False
-    """Withdrawn until an NCCL run measures a class again."""
 
 
 class ClockStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):

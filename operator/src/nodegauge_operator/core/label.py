@@ -40,6 +40,5 @@ def interconnect_stands(context: Context, status: ReportStatus) -> bool:
 def topology_stands(context: Context, status: ReportStatus) -> bool:
     """Whether the node was read in this boot, and that reading counts."""
     probe = status.probe[HEALTH]
-    return (
-        bool(probe.read_at) and context.now <= context.expires_at(probe) and not context.rebooted_since(probe)
-    )
+    expired = context.now > context.expires_at(probe) or context.rebooted_since(probe)
+    return bool(probe.read_at) and not expired
