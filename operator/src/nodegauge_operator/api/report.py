@@ -242,8 +242,7 @@ class GateState(OpenEnum):
     """The state of one gate on one node; one that this version does not know counts as entered."""
 
     WATCHING = "watching"
-    """There were bad runs, but too few for a taint; or the fault is gone, and its return would count as a
-    relapse."""
+    """Too few bad runs for a taint; or the fault is gone, and its return would count as a relapse."""
     HELD_BACK = "held-back"
     """Enough bad runs for a taint, but a budget or rate is used up, or an incident holds the taint back."""
     GATED = "gated"
@@ -390,8 +389,7 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     offload: OffloadStatus = OffloadStatus()
     """What the node has beside its GPUs for models that do not fit there."""
     raw_verdict: Verdict = Verdict.UNKNOWN
-    """Worst verdict of the last readable runs, confirmed or not, with or without a taint.  Nobody should
-    repair nodes by it."""
+    """Worst verdict of the last readable runs, confirmed or not.  Nobody should repair nodes by it."""
     transitions: list[Transition] = []
     """What changed, oldest first; the last 20, fewer if the report has no space for them."""
     conditions: list[Condition] = []
