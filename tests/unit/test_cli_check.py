@@ -17,6 +17,7 @@ from nodegauge_operator import names
 from nodegauge_operator.http_server import HttpServer
 from nodegauge_operator.kube import errors
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound
+from nodegauge_operator.kube.tokens import WHO_AM_I
 from nodegauge_operator.kube.workloads import OPERATOR
 from nodegauge_operator.metrics import Metrics
 from support.client import AnsweringClient, Call
@@ -55,7 +56,7 @@ class Api(AnsweringClient):
             if not self.served:
                 raise NotFound("no such group", status=404)
             return {"resources": self.served}
-        if call.path == command.WHO_AM_I:
+        if call.path == WHO_AM_I:
             return {"status": {"userInfo": {"username": self.me}}}
         if call.path.startswith(command.REVIEWS):
             spec = call.body["spec"]

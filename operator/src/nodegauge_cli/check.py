@@ -19,6 +19,7 @@ from nodegauge_operator import names
 from nodegauge_operator.kube import workloads
 from nodegauge_operator.kube.client import Client, connect
 from nodegauge_operator.kube.errors import Forbidden, KubeError
+from nodegauge_operator.kube.tokens import WHO_AM_I
 
 POLL_SECONDS = 1.0
 ANSWER_SECONDS = 5.0
@@ -28,7 +29,6 @@ ANSWER_SECONDS = 5.0
 CRDS = (*names.CRD_NAMES, names.HISTORY_CRD)
 """All that the operator writes and reads by default."""
 REVIEWS = "/apis/authorization.k8s.io/v1"
-WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 RIGHTS = {
     "": {
         "nodes": "get list watch patch",

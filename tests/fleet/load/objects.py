@@ -14,6 +14,7 @@ from nodegauge_operator import names
 from nodegauge_probes.delivery import part_of
 from nodegauge_probes.identity import Identity
 from support.results import dgx1
+from testbed.binaries import KUBERNETES, release
 from testbed.kubelet.node import HEALTHY
 
 Object = dict[str, Any]
@@ -44,7 +45,7 @@ def node_body(name: str) -> Object:
         "capacity": free,
         "allocatable": free,
         "conditions": [dict(zip(fields, one, strict=True)) | times for one in (*HEALTHY, network)],
-        "nodeInfo": {"bootID": str(h100().host.boot_id), "kubeletVersion": "v1.36.3"},
+        "nodeInfo": {"bootID": str(h100().host.boot_id), "kubeletVersion": f"v{KUBERNETES[release()]}"},
         "images": [_image(f"registry.example.com/platform/training/pytorch-{n:02d}") for n in range(IMAGES)],
     }
     annotations = {"nfd.node.kubernetes.io/feature-labels": ",".join(FEATURES)}

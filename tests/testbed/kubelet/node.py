@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from testbed.binaries import KUBERNETES, release
 from testbed.errors import ApiError
 from testbed.kubelet.api import Api, retry
 from testbed.kubelet.context import ADDRESS, Hardware, NodeContext
@@ -20,8 +21,6 @@ Object = dict[str, Any]
 
 log = logging.getLogger(__name__)
 
-KUBELET_VERSION = "v1.36.3"
-"""The version whose behaviour is copied, and that of the control plane beside it."""
 RENEW_SECONDS, STATUS_SECONDS = 10.0, 30.0
 """Between two renewals of the lease (as a kubelet's), and two statuses (a kubelet's: 300)."""
 DEVICES_SECONDS = 0.5
@@ -69,7 +68,7 @@ def node_info(name: str, hardware: Hardware | None) -> Object:
         "kernelVersion": platform.release(),
         "osImage": "nodegauge testbed (simulated node)",
         "containerRuntimeVersion": "testbed://1",
-        "kubeletVersion": KUBELET_VERSION,
+        "kubeletVersion": f"v{KUBERNETES[release()]}",
         "kubeProxyVersion": "",
         "operatingSystem": "linux",
         "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),

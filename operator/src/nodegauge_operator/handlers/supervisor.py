@@ -33,7 +33,7 @@ from nodegauge_operator import names
 from nodegauge_operator.handlers import watches
 from nodegauge_operator.kube.client import CALL_TIMEOUT, LIST_TIMEOUT, Client, access
 from nodegauge_operator.kube.errors import KubeError, NotFound, Refused, Unavailable
-from nodegauge_operator.kube.version import too_old
+from nodegauge_operator.kube.tokens import nodeless
 from nodegauge_operator.kube.workloads import missing, missing_crds
 from nodegauge_operator.reconcile.resync import SHORTEST, Jitter, backoff
 from nodegauge_operator.reconcile.sweep import Sweep
@@ -99,7 +99,7 @@ class Supervisor:
         asyncio.get_running_loop().set_exception_handler(_without_tasks_of_kopf)
         await self._until_served(at_most=START_SECONDS)
         with contextlib.suppress(Unavailable):  # it has just answered; what follows waits for it
-            if why := await too_old(self._client):
+            if why := await nodeless(self._client):
                 raise Refused(why)
         self.down = ""
         while not self._stop.is_set():
