@@ -27,16 +27,22 @@ TAINT = {"key": names.TAINT_UNHEALTHY, "value": "nvlink", "effect": "NoSchedule"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GangNodes]:
-    """Three nodes of one class and three of another, with Kueue; the recipe is applied."""
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """Its own: Kueue's CRDs and Kueue go with it."""
     folder = tmp_path_factory.mktemp("kueue")
     with ControlPlane(folder / "plane") as plane, Kueue(plane, folder / "kueue"):
-        rest = plane.rest()
-        nodes = GangNodes(rest, {f"full-{i}": FULL for i in range(3)} | {f"ring-{i}": RING for i in range(3)})
-        for body in yaml.safe_load_all(BLOCKS[0]):
-            where = PATHS.get(body["kind"]) or "namespaces/default/localqueues"
-            rest.create(f"{API}/{where}", body)
-        yield nodes
+        yield plane
+
+
+@pytest.fixture(scope="module")
+def cluster(plane: ControlPlane) -> GangNodes:
+    """Three nodes of one class and three of another; the recipe is applied."""
+    rest = plane.rest()
+    nodes = GangNodes(rest, {f"full-{i}": FULL for i in range(3)} | {f"ring-{i}": RING for i in range(3)})
+    for body in yaml.safe_load_all(BLOCKS[0]):
+        where = PATHS.get(body["kind"]) or "namespaces/default/localqueues"
+        rest.create(f"{API}/{where}", body)
+    return nodes
 
 
 @pytest.fixture
@@ -132,12 +138,20 @@ def test_a_running_gang_is_undisturbed(nodes: GangNodes, what: str) -> None:
     assert not evicted(nodes.rest)
 
 
-def test_a_gang_that_does_not_run_yet_is_evicted_whole(nodes: GangNodes) -> None:
-    start(nodes, 3)
-    placed: dict[str, str] = wait_for(lambda: bound(nodes, 3), what="the gang is bound")
-    nodes.taint(next(iter(placed.values())), TAINT)
-    wait_for(lambda: evicted(nodes.rest), what="an eviction", seconds=60)
-    wait_for(lambda: all(pod["metadata"].get("deletionTimestamp") for pod in nodes.pods()), what="all go")
+def test_a_gang_that_is_admitted_and_not_bound_yet_is_evicted_whole(
+    nodes: GangNodes, plane: ControlPlane
+) -> None:
+    with plane.frozen("kube-scheduler"):
+        start(nodes, 3)
+        chosen = wait_for(lambda: hosts(nodes), what="the gang is admitted")
+        nodes.taint(chosen[0], TAINT)
+        wait_for(lambda: evicted(nodes.rest), what="an eviction", seconds=60)
+
+
+def hosts(nodes: GangNodes) -> list[str]:
+    """Where Kueue sends the pods, once it says so of three."""
+    asked = [pod["spec"].get("nodeSelector", {}).get("kubernetes.io/hostname") for pod in nodes.pods()]
+    return asked if len(asked) == 3 and all(asked) else []
 
 
 def test_no_execute_evicts_a_gang_whole(nodes: GangNodes) -> None:
