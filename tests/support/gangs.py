@@ -45,8 +45,8 @@ class GangNodes:
         return self.classes[name]
 
     def pods(self) -> list[Object]:
-        found: list[Object] = self.rest.get(PODS)["items"]
-        return found
+        items: list[Object] = self.rest.get(PODS)["items"]
+        return items
 
     def without_going(self) -> bool:
         """Pods that are to go are gone, as kubelets would have it."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from testbed.errors import BinaryError
 from testbed.interruption import alone, exit_code, interruptible
-from testbed.processes import Process
+from testbed.processes import Process, output_of
 
 Progress = Callable[[str], None]
 
@@ -258,13 +258,9 @@ class _Builder:
         home = tool.path(self._cache).parent
         home.mkdir(parents=True, exist_ok=True)
         if tool.keeps:
-            command = [go, "list", "-f", "{{.Module.Dir}}", tool.package]
-            listed = subprocess.run(
-                command, cwd=MODULES / tool.module, env=self._environ, capture_output=True
-            )
-            shutil.copytree(
-                Path(listed.stdout.decode().strip()) / tool.keeps, home / KEPT, dirs_exist_ok=True
-            )
+            command = [str(go), "list", "-f", "{{.Module.Dir}}", tool.package]
+            module = Path(output_of(command, cwd=MODULES / tool.module, env=self._environ).strip())
+            shutil.copytree(module / tool.keeps, home / KEPT, dirs_exist_ok=True)
         output.replace(tool.path(self._cache))
 
     def _go(self) -> Path:

@@ -43,7 +43,7 @@ class Kueue(Running):
         self._rest.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         self._rest.create(f"/api/v1/namespaces/{NAMESPACE}/secrets", {"metadata": {"name": SECRET}})
         environ = {"KUBECONFIG": str(self._plane.kubeconfig), "PATH": ""}
-        command = [program, f"--config={self._config()}", "--zap-log-level=2"]
+        command: list[str | Path] = [program, f"--config={self._config()}", "--zap-log-level=2"]
         self._process = Process("kueue", command, log=self.log, environ=environ, cwd=self._directory)
         self._process.start()
         self._rest_when_served("resourceflavors")

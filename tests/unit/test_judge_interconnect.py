@@ -297,11 +297,11 @@ NO_CONTRADICTION: Table = {
 
 @pytest.mark.parametrize("row", rows(DOMAINS))
 def test_a_domain_that_the_driver_does_not_show_warns(row: Row) -> None:
-    result, labels, *said = row
+    result, labels, *texts = row
     judgement = judge(result, node=NodeFacts.from_node(labels=labels, capacity={}))
-    [finding] = [found for found in judgement.findings if found.code == "domain-contradicted"]
+    [finding] = [one for one in judgement.findings if one.code == "domain-contradicted"]
     assert finding.severity is Severity.WARN
-    assert all(text in finding.message for text in said)
+    assert all(text in finding.message for text in texts)
 
 
 @pytest.mark.parametrize("row", rows(NO_CONTRADICTION))

@@ -55,8 +55,8 @@ def nodes(cluster: GangNodes) -> Iterator[GangNodes]:
 
 
 def workloads(rest: Rest) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = rest.get(f"{API}/namespaces/default/workloads")["items"]
-    return found
+    items: list[dict[str, Any]] = rest.get(f"{API}/namespaces/default/workloads")["items"]
+    return items
 
 
 def conditions(rest: Rest, kind: str) -> list[dict[str, Any]]:

@@ -62,14 +62,14 @@ def _what(status: ReportStatus) -> str:
 def measured(status: ReportStatus) -> str:
     """The class that the NCCL run which has just ended shows; empty if it shows none."""
     bandwidth = status.bandwidth
-    found = {f.code: f.severity for f in status.probe[names.PROBE_NCCL].findings}
+    severity = {f.code: f.severity for f in status.probe[names.PROBE_NCCL].findings}
     whole = bandwidth.gpus >= max(bandwidth.of, len(status.gpus.items))
     same = bandwidth.fingerprint.partition("|")[0] == status.gpus.product
-    slow = any(found.get(code, Severity.INFO) is not Severity.INFO for code in TOO_SLOW)
+    slow = any(severity.get(code, Severity.INFO) is not Severity.INFO for code in TOO_SLOW)
     confirmed = bandwidth.agreement == Agreement.CONFIRMED and bool(status.interconnect.klass)
     if not (confirmed and same and whole) or slow:
         return ""
-    reached = RING if any(code in found for code in RINGS_ONLY) else FULL
+    reached = RING if any(code in severity for code in RINGS_ONLY) else FULL
     what = _what(status)
     return f"{what}-{reached}" if what else ""
 
