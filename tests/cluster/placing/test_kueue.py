@@ -97,8 +97,8 @@ def test_a_gang_is_admitted_on_one_class(nodes: GangNodes) -> None:
 
 def test_a_gang_that_no_class_holds_is_refused_whole(nodes: GangNodes) -> None:
     start(nodes, 4)
-    told = wait_for(lambda: refused(nodes.rest), what="a refusal")
-    assert "allows to fit only 3 out of 4 pod(s)" in told
+    message = wait_for(lambda: refused(nodes.rest), what="a refusal")
+    assert "allows to fit only 3 out of 4 pod(s)" in message
     assert not nodes.pods(), "not one of its pods"
 
 
@@ -113,8 +113,8 @@ def test_our_taint_is_named_where_nothing_fits(nodes: GangNodes) -> None:
     for name in ("full-0", "ring-0"):
         nodes.taint(name, TAINT)
     start(nodes, 3)
-    told = wait_for(lambda: refused(nodes.rest), what="a refusal")
-    assert f"{names.TAINT_UNHEALTHY}=nvlink:NoSchedule" in told
+    message = wait_for(lambda: refused(nodes.rest), what="a refusal")
+    assert f"{names.TAINT_UNHEALTHY}=nvlink:NoSchedule" in message
     for name in ("full-0", "ring-0"):
         nodes.taint(name)
     wait_for(lambda: bound(nodes, 3), what="the gang is bound once the taint is gone")
