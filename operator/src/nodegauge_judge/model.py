@@ -273,6 +273,11 @@ class Versions(Struct, frozen=True, order=True, kw_only=True):
     """Since when it is known to run all of that, epoch seconds; 0 for unknown."""
 
 
+DOMAIN_LABELS = ("nvidia.com/gpu.clique", "accelerator.topograph.run/domain")
+"""Labels that name the NVLink domain of a node, as CLUSTER.CLIQUE: of GPU feature discovery (NVIDIA's
+k8s-device-plugin), and of topograph (NVIDIA/topograph, docs), whose domains may have other names too."""
+
+
 class NodeFacts(Struct, frozen=True, kw_only=True):
     """What the cluster knows about the node."""
 
@@ -288,6 +293,8 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     """The policy's rules about Xids."""
     versions: Versions = Versions()
     """What it ran when it was read last."""
+    domains: Mapping[str, str] = {}
+    """NVLink domains that others say it is in, by the label's key (`DOMAIN_LABELS`)."""
 
     @property
     def xid_windows(self) -> dict[int, float]:
@@ -327,6 +334,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
             power=power,
             xids=xids,
             versions=versions,
+            domains={key: labels[key] for key in DOMAIN_LABELS if labels.get(key)},
         )
 
 

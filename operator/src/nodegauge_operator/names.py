@@ -42,6 +42,7 @@ LEASE = "nodegauge"
 
 PREFIX = f"{GROUP}/"
 LABEL_INTERCONNECT = PREFIX + "interconnect"
+LABEL_CLASS = PREFIX + "class"
 LABEL_HEALTH = PREFIX + "health"
 LABEL_VALIDATED_AT = PREFIX + "validated-at"
 LABEL_DRIVER_ACCESS = PREFIX + "driver-access"

@@ -21,6 +21,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.history import Change, Condition, Transition
 from nodegauge_operator.api.load_status import LoadStatus
+from nodegauge_operator.api.node_class_status import NodeClassStatus
 from nodegauge_operator.api.offload_status import OffloadStatus
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.sharing import shared
@@ -203,8 +204,7 @@ class BandwidthStatus(Struct, frozen=True, rename="camel", omit_defaults=True, k
     hardware: str = ""
     """GPUs and driver as last read then, as text."""
     reason: str = ""
-    """Why no NCCL run can be made here now, one word (SingleGpu, Shared, Mig, Dra, Cordoned, ...); empty if
-    one can."""
+    """Why no NCCL run can be made here now, one word (SingleGpu, Mig, Cordoned, ...); empty if one can."""
     detail: str = ""
     """The reason as a sentence."""
 
@@ -242,8 +242,7 @@ class GateState(OpenEnum):
     """The state of one gate on one node; one that this version does not know counts as entered."""
 
     WATCHING = "watching"
-    """There were bad runs, but too few for a taint; or the fault is gone, and its return would count as a
-    relapse."""
+    """Too few bad runs for a taint; or the fault is gone, and its return would count as a relapse."""
     HELD_BACK = "held-back"
     """Enough bad runs for a taint, but a budget or rate is used up, or an incident holds the taint back."""
     GATED = "gated"
@@ -410,6 +409,8 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     """How the GPUs are joined."""
     bandwidth: BandwidthStatus = BandwidthStatus()
     """Last measured bandwidth of collectives."""
+    node_class: NodeClassStatus = NodeClassStatus()
+    """What schedulers place by (nodegauge.dev/class)."""
     gpus: GpusStatus = GpusStatus()
     """The GPUs in brief."""
     probes: list[ProbeStatus] = []
@@ -435,8 +436,7 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     offload: OffloadStatus = OffloadStatus()
     """What the node has beside its GPUs for models that do not fit there."""
     raw_verdict: Verdict = Verdict.UNKNOWN
-    """Worst verdict of the last readable runs, confirmed or not, with or without a taint.  Nobody should
-    repair nodes by it."""
+    """Worst verdict of the last readable runs, confirmed or not.  Nobody should repair nodes by it."""
     transitions: list[Transition] = []
     """What changed, oldest first; the last 20, fewer if the report has no space for them."""
     conditions: list[Condition] = []
