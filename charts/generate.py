@@ -88,6 +88,11 @@ def admission() -> str:
         "probes": list(names.PROBES),
         "watch": names.PROBE_WATCH,
         "gpu": names.GPU_RESOURCE,
+        "claims": {
+            "class": names.DRA_CLASS,
+            "admin": names.claim_template(instance="", holds=False),
+            "all": names.claim_template(instance="", holds=True),
+        },
         "holdGpus": [name for name, kind in KINDS.items() if kind.holds_gpus],
         "annotations": list(names.POD_ANNOTATIONS),
         "noSidecar": {"labels": names.NO_SIDECAR_LABELS, "annotations": names.NO_SIDECAR_ANNOTATIONS},

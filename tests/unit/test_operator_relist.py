@@ -14,7 +14,18 @@ from nodegauge_operator.kube.client import METADATA_ONLY
 from nodegauge_operator.kube.reports import difference, without_nulls
 from nodegauge_operator.reconcile.cache import Restored
 from nodegauge_operator.reconcile.resync import list_all
-from support.api_server import CHASSIS, NAMESPACE, NODES, PODS, POLICIES, READINGS, REPORTS, Body, merged
+from support.api_server import (
+    CHASSIS,
+    NAMESPACE,
+    NODES,
+    PODS,
+    POLICIES,
+    READINGS,
+    REPORTS,
+    SLICES,
+    Body,
+    merged,
+)
 from support.client import Call
 from support.cluster import FakeCluster
 from support.objects import NOW
@@ -93,7 +104,7 @@ def test_nothing_that_is_known_is_fetched_again() -> None:
     fleet = Fleet()
     assert fleet.list_again() == []
     compared = [call.path for call in fleet.calls if call.accept == METADATA_ONLY]
-    assert compared == [REPORTS, READINGS, CHASSIS, NODES, PODS]
+    assert compared == [REPORTS, READINGS, CHASSIS, SLICES, NODES, PODS]
     assert fleet.operator.cache.nodes.keys() == set(fleet.nodes)
     assert [fleet.read(name) for name in fleet.nodes] == [(1, False)] * 3
     assert fleet.woken == []

@@ -44,6 +44,7 @@ PREFIX = f"{GROUP}/"
 LABEL_INTERCONNECT = PREFIX + "interconnect"
 LABEL_HEALTH = PREFIX + "health"
 LABEL_VALIDATED_AT = PREFIX + "validated-at"
+LABEL_DRIVER_ACCESS = PREFIX + "driver-access"
 """Labels on nodes that decisions read back; each label is an object of its kind (`core.label`)."""
 
 TAINT_THROTTLED = PREFIX + "throttled"
@@ -79,6 +80,18 @@ REPORT_TAINTED = "Tainted"
 
 GPU_RESOURCE = "nvidia.com/gpu"
 GPU_LABEL = "nvidia.com/gpu"
+GPU_PRESENT = GPU_LABEL + ".present"
+"""Label of GPU feature discovery, by which the chart's policy selects nodes."""
+DRA_DRIVER = DRA_CLASS = "gpu.nvidia.com"
+"""NVIDIA's DRA driver, and its DeviceClass of whole GPUs."""
+DRA_API = "resource.k8s.io/v1"
+SLICE_PLURAL = "resourceslices"
+ADMIN_ACCESS = "resource.kubernetes.io/admin-access"
+"""Label that a namespace needs, with value `true`, for claims that share devices with whoever holds them."""
+POD_CLAIM = "gpus"
+"""What a probe pod calls its claim, and the claim its request."""
+BY_CLAIM = "dra"
+"""Value of `LABEL_DRIVER_ACCESS`."""
 MIG_DEVICE_LABEL = "nvidia.com/mig-"
 """Labels of GPU feature discovery begin with these: of whole GPUs, and of each kind of MIG device."""
 
@@ -198,11 +211,17 @@ def pod_name(*, probe: str, run: str) -> str:
     return f"nodegauge-{probe}-{run}"
 
 
-def watch_set_name(*, instance: str, policy: str) -> str:
-    """The name of a policy's DaemonSet, short enough to be a label's value."""
-    name = f"{instance}-watch-{policy}"
+def watch_set_name(*, instance: str, policy: str, by_claim: bool = False) -> str:
+    """The name of a policy's DaemonSet, short enough to be a label's value; `by_claim`: of the one for nodes
+    with DRA alone."""
+    name = f"{instance}-{BY_CLAIM}-watch-{policy}" if by_claim else f"{instance}-watch-{policy}"
     short = len(name) <= 63 and "." not in name
     return name if short else f"{instance[:30].rstrip('.-')}-watch-{digest(name)}"
+
+
+def claim_template(*, instance: str, holds: bool) -> str:
+    """The name of the template of claims that hold all GPUs, or that share them."""
+    return f"{instance}-gpus-{'all' if holds else 'admin'}"
 
 
 def run_of_pod(name: str) -> str:
@@ -290,6 +309,9 @@ class PolicyReason(StrEnum):
     """The API server refuses the condition `GPUValidated` on nodes of the policy."""
     REPORT_REFUSED = "ReportRefused"
     """The API server refuses reports of nodes of the policy: what is found there counts for nothing."""
+    CLAIM_REFUSED = "ClaimRefused"
+    """The API server refuses the template of the probes' claims, so that nodes with DRA alone are not read;
+    the message has the command that allows it."""
     WRITE_REFUSED = "WriteRefused"
     """Another write for nodes of the policy is refused, fails again and again while the API server answers
     others, or writes come to no end; the message says which."""
@@ -314,6 +336,8 @@ class Obstacle(StrEnum):
     """The API server refuses the condition `GPUValidated` of a node."""
     REPORT = "report"
     """The API server refuses the report of a node."""
+    CLAIM = "claim"
+    """The API server refuses the template of the claims by which probes reach a node's GPUs."""
     WRITE = "write"
     """Another write for a node is refused, fails again and again, or writes come to no end."""
     LIST = "list"
@@ -373,6 +397,8 @@ class WatchersReason(StrEnum):
     The node takes jobs, and no probe may run there."""
     DAEMON_SET_REFUSED = "DaemonSetRefused"
     """The API server refuses the DaemonSet (rights, an admission policy or webhook)."""
+    CLAIM_REFUSED = "ClaimRefused"
+    """The API server refuses the template of the claims of the pods of the DaemonSet for DRA."""
     DAEMON_SET_FOREIGN = "DaemonSetForeign"
     """A DaemonSet that is not nodegauge's has the name of the policy's, and is left alone."""
     DAEMON_SET_CHANGED = "DaemonSetChanged"

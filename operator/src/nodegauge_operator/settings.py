@@ -14,6 +14,7 @@ from msgspec import Struct
 from nodegauge_operator.api.policy import CountOrPercent, names_registry, seconds
 from nodegauge_operator.api.report import whole
 from nodegauge_operator.api.selector import match_expressions
+from nodegauge_operator.core.driver_access import DriverAccess
 from nodegauge_operator.core.model import ProbeDefaults
 
 T = TypeVar("T")
@@ -102,6 +103,8 @@ def parse(environ: Mapping[str, str]) -> Settings:
         nccl_priority_class_name=read.text("NODEGAUGE_NCCL_PRIORITY_CLASS"),
         nccl_resources=read.json("NODEGAUGE_NCCL_RESOURCES", {}, dict[str, dict[str, str]]),
         instance=read.text("NODEGAUGE_INSTANCE") or "nodegauge",
+        host_driver_folder=read.text("NODEGAUGE_HOST_DRIVER_FOLDER"),
+        driver_access=read.choice("NODEGAUGE_DRIVER_ACCESS", tuple(DriverAccess)),
         bmc_interval=read.duration("NODEGAUGE_BMC_INTERVAL", 0.0, low=0, high=86_400),
     )
     settings = Settings(

@@ -31,6 +31,7 @@ from nodegauge_operator.kube import (
     pods,
     readings,
     reports,
+    slices,
     workloads,
 )
 from nodegauge_operator.kube.client import Client
@@ -100,6 +101,7 @@ class CleanUp:
         await self._step("nodes", self._clean_nodes)
         await self._step("watch DaemonSets", self._delete_watch_sets)
         await self._step("probe pods", self._end_pods)
+        await self._step("claim templates", self._delete_claim_templates)
         await self._step("reports", self._delete_reports)
         await self._step("histories", self._delete_histories)
         await self._step("probe pods", self._await_pods)
@@ -248,6 +250,21 @@ class CleanUp:
             await self._retry.call(partial(delete, name=made["name"], uid=made["uid"]))
         if every:
             click.echo(f"watch DaemonSets: {len(every)}{self._done('removed')}")
+
+    async def _delete_claim_templates(self) -> None:
+        """Their claims go with the pods; an API server that does not serve them has none."""
+        release = self._installation.partition("/")[2]
+        listed = partial(slices.templates, self._client, namespace=self._namespace, instance=release)
+        try:
+            every = await self._retry.call(listed)
+        except NotFound:
+            return
+        for made in every if not self._dry_run else ():
+            name, uid = made["metadata"]["name"], made["metadata"]["uid"]
+            delete = partial(slices.delete_template, self._client, namespace=self._namespace)
+            await self._retry.call(partial(delete, name=name, uid=uid))
+        if every:
+            click.echo(f"claim templates: {len(every)}{self._done('removed')}")
 
     async def _end_pods(self) -> None:
         self._deleted = await self._pods()

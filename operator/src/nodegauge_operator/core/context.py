@@ -35,6 +35,7 @@ from nodegauge_operator.core import gates
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.actions import Judged, WrittenHistory
 from nodegauge_operator.core.adoption import adopted
+from nodegauge_operator.core.driver_access import DriverAccess, access_of
 from nodegauge_operator.core.model import ChassisView, NodeView, PodView, ProbeDefaults
 from nodegauge_operator.core.pod_outcome import is_refused
 from nodegauge_operator.core.reading_view import PartView, ReadingView
@@ -164,6 +165,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     """What the BMC reader last wrote of it."""
     reading: ReadingView | None = None
     """What its probes wrote."""
+    claims_refused: str = ""
+    """Why the API server refuses the templates of the probes' claims; empty if it does not."""
     distrust: str = ""
     """Why no reading counts now; empty if they do."""
     trusted: str = ""
@@ -211,8 +214,14 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
 
     @property
     def may_run(self) -> bool:
-        """A new run may be planned: the node allows it, and nobody has paused it."""
-        return self.node.may_run and self.policy.spec.mode is not Mode.PAUSED
+        """A new run may be planned: the node allows it, and nobody has paused it or refuses its claim."""
+        claimless = bool(self.claims_refused) and self.access is DriverAccess.DRA
+        return self.node.may_run and self.policy.spec.mode is not Mode.PAUSED and not claimless
+
+    @cached_property
+    def access(self) -> DriverAccess:
+        """How pods reach the GPU driver here."""
+        return access_of(self.node, self.defaults.driver_access)
 
     def after(self, status: ReportStatus) -> Context:
         """The same node with another status."""

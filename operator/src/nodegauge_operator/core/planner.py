@@ -22,6 +22,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits, Mode, seconds
 from nodegauge_operator.api.report import (
     NEVER,
@@ -50,6 +51,7 @@ from nodegauge_operator.core.actions import (
 )
 from nodegauge_operator.core.context import HEALTH, NO_REPORT, Context, Snapshot, Unselected
 from nodegauge_operator.core.decision import decide
+from nodegauge_operator.core.driver_access import DriverAccess
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.outlets import (
     EVENTS,
@@ -131,9 +133,12 @@ def refused(context: Context, *, kind: ProbeKind, number: int, reason: str, mess
 def refusals(snapshot: Snapshot) -> tuple[Refusal, ...]:
     """What the API server refuses of what should stand on a node that a policy selects."""
     context = snapshot.context
-    if context is None or context.report is NO_REPORT:
+    if context is None:
         return ()
-    return tuple(refused_marks(context))
+    if context.claims_refused and context.access is DriverAccess.DRA:
+        what = "the template of the probes' claims"
+        return (Refusal(names.Obstacle.CLAIM, what, context.claims_refused),)
+    return () if context.report is NO_REPORT else tuple(refused_marks(context))
 
 
 def _release(snapshot: Snapshot, node: NodeView) -> Step | None:
@@ -171,7 +176,7 @@ def _replace_report(context: Context, report: Report | None) -> Step | None:
         return _delete_next(of_earlier_node, now=context.now, limits=context.policy.spec.limits)
     # a slot for any kind: `granted` only ever holds pools of runs that are due
     needed = any(not pod.gone for pod in context.pods) or context.granted or context.override is not None
-    needed = needed or adopts or KINDS[HEALTH].news(context) is not None
+    needed = needed or adopts or KINDS[HEALTH].news(context) is not None or _lacks_access_label(context)
     return CreateReport(context.node) if needed or context.policy.closes_new_nodes else None
 
 
@@ -251,7 +256,14 @@ def _nothing_to_decide(context: Context) -> bool:
         and context.status.desired == DesiredNode()
         and context.status.override == context.override
         and not context.policy.closes_new_nodes
+        and not _lacks_access_label(context)
     )
+
+
+def _lacks_access_label(context: Context) -> bool:
+    """The watch container finds a node with DRA alone by a label of ours, before anything was read there."""
+    by_claim = context.access is DriverAccess.DRA and context.policy.spec.mode is Mode.ENFORCE
+    return by_claim and names.LABEL_DRIVER_ACCESS not in context.status.desired.labels
 
 
 def _bring_in_line(context: Context) -> Step | None:

@@ -106,7 +106,7 @@ def _gpus(status: ReportStatus, node: NodeView, policy: Policy | None) -> int:
     if policy is not None and policy.spec.expected_gpus:
         return max(policy.spec.expected_gpus, _read(status))
     known = _read(status) + len(status.gpus.missing)
-    offered = 0 if divided_by_labels(node) else whole(node.gpu_capacity) or 0
+    offered = 0 if divided_by_labels(node) else whole(node.gpus_counted) or 0
     labelled = 0 if "-MIG-" in node.labels.get(PRODUCT, "") else whole(node.labels.get(COUNT, "")) or 0
     return max(known, offered) or labelled
 

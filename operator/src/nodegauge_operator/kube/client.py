@@ -208,7 +208,7 @@ class Client:
         raise _refusal(status, data, f"{method} {path}")
 
     async def pages(
-        self, path: str, *, label_selector: str = "", metadata_only: bool = False
+        self, path: str, *, label_selector: str = "", field_selector: str = "", metadata_only: bool = False
     ) -> AsyncIterator[dict[str, Any]]:
         """The pages of a list; each is the list object with its `items`.
 
@@ -218,6 +218,8 @@ class Client:
         query: dict[str, Any] = {"limit": METADATA_PAGE if metadata_only else PAGE}
         if label_selector:
             query["labelSelector"] = label_selector
+        if field_selector:
+            query["fieldSelector"] = field_selector
         while True:
             page = await self.call("GET", path, query=query, accept=accept, within=LIST_TIMEOUT)
             if not isinstance(page.get("items", ""), list | None):  # Go may write an empty list as null

@@ -254,8 +254,8 @@ class Reconciler:
         another installation's, with its reading."""
         node = self._cache.nodes.get(name)
         policy = self._cache.policy_of(node) if node and not self._is_foreign(name) else None
-        watch_set = self.watch_sets.known.get(policy.name) if policy else None
-        policy = self.watch_sets.applied(policy)
+        watch_set = self.watch_sets.of_node(policy, node)
+        policy = self.watch_sets.applied(policy, node)
         if policy is not None and policy.watches and self.watchers.is_bad(name):
             policy = watch.by_pods(policy)
         return Snapshot(
@@ -285,6 +285,7 @@ class Reconciler:
             cordoned_since=self._cordoned_since(name, node),
             chassis=self._cache.chassis.get(name),
             reading=self._cache.readings.get(name) if node is not None or gone else None,
+            claims_refused=self.watch_sets.templates.problem,
             distrust=self.trust.problem,
             trusted=self.trust.identity,
             watchers=self.watch_sets.pods.names_by_uid(name, watch_set, trusted=self.trust.identity),

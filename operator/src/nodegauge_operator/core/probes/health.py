@@ -153,7 +153,7 @@ class HealthKind(ProbeKind):
             history=History.decode(status.probe[self.name].history),
             node=NodeFacts.from_node(
                 labels=node.labels,
-                capacity={names.GPU_RESOURCE: node.gpu_capacity},
+                capacity={names.GPU_RESOURCE: node.gpus_counted},
                 expected_gpus=context.policy.spec.expected_gpus or None,
                 power=context.policy.spec.power_inventory,
                 xids=tuple(xid_rule.rule() for xid_rule in context.policy.spec.xids),

@@ -173,7 +173,8 @@ def _wait_after_reading(context: Context, probe: ProbeStatus) -> float:
     waits = [policy.interval_of(names.PROBE_NCCL)]
     if status.bandwidth.again or not gpu_eligibility.same_hardware(status.bandwidth.hardware, status.gpus):
         waits.append(recheck)
-    if status.bandwidth.gpus < status.bandwidth.of <= gpu_eligibility.allocatable(context.node):
+    offered = gpu_eligibility.allocatable(context.node, context.access)
+    if status.bandwidth.gpus < status.bandwidth.of <= offered:
         waits.append(recheck * kind.doubled(probe.streak))  # the missing GPUs are back
     if _cleared_by_grading(status, probe):
         waits.append(recheck)

@@ -176,7 +176,7 @@ def _grading(encoded: bytes) -> Grading:
 
 
 def facts(node: NodeView) -> NodeFacts:
-    return NodeFacts.from_node(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity})
+    return NodeFacts.from_node(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpus_counted})
 
 
 def reading_of(judgement: NcclJudgement) -> Reading:

@@ -19,6 +19,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, GateStatus, Outcome, ReportStatus
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.driver_access import DriverAccess
 from nodegauge_operator.core.gpu_eligibility import (
     Hindrance,
     Why,
@@ -71,7 +72,7 @@ class WholeNodeKind(ProbeKind):
     def may_hold(self, context: Context) -> bool:
         """Whether a run may hold the node's GPUs: a health run has read them in this boot, and nothing
         hinders it."""
-        if not context.may_run or context.node.upgrade_ahead or not allocatable(context.node):
+        if not context.may_run or context.node.upgrade_ahead or not allocatable(context.node, context.access):
             return False
         health = context.status.probe[names.PROBE_HEALTH]
         if not health.read_at or health.unread or context.rebooted_since(health):
@@ -81,7 +82,8 @@ class WholeNodeKind(ProbeKind):
 
     def _hindrance(self, context: Context, *, asked: bool = False) -> Hindrance | None:
         fewest = self.fewest_gpus
-        return hindrance(context.status, context.node, probe=self.name, fewest=fewest, asked=asked)
+        of_run = {"probe": self.name, "fewest": fewest, "asked": asked}
+        return hindrance(context.status, context.node, access=context.access, **of_run)
 
     def ending(self, pod: PodView, context: Context) -> RunEnd | None:
         """A run gives way where the node is wanted for something else, or did so already: whoever drained the
@@ -135,7 +137,8 @@ def pod_parts(
     shm_gib: int = 0,
 ) -> dict[str, Any]:
     """The parts of the pod spec of a kind that holds all GPUs; `shm_gib`: GiB at /dev/shm."""
-    node, gpus = context.node, allocatable(context.node)
+    gpus = allocatable(context.node, context.access)
+    offered = "" if context.access is DriverAccess.DRA else context.node.gpu_capacity
     body = container(context, run)
     volumes = [{"name": "tmp", "emptyDir": {"sizeLimit": TMP}}]
     mounts = [*body["volumeMounts"], {"name": "tmp", "mountPath": "/tmp"}]
@@ -148,7 +151,7 @@ def pod_parts(
         "args": args,
         "env": [
             *body["env"],
-            {"name": "NODEGAUGE_GPUS", "value": node.gpu_capacity or str(gpus)},
+            {"name": "NODEGAUGE_GPUS", "value": offered or str(gpus)},
             {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
         ],
         "resources": _resources(context, gpus, shm_gib=shm_gib),
