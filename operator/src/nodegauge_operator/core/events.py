@@ -186,8 +186,8 @@ def _of_gates(
     changes += [(reason, text, by_code.get(code)) for reason, text, code in of_devices]
     known = {gate.code for gate in before.gates if gate.state is GateState.HELD_BACK}
     for gate in after.gates:
-        held = gate.state is GateState.HELD_BACK and not gate.on_devices
-        if held and gate.code in gates.GATES and gate.code not in known:
+        waits = gate.state is GateState.HELD_BACK and not gate.on_devices
+        if waits and gate.code in gates.GATES and gate.code not in known:
             why = f"{faults.would_be(gate)} {faults.no_slot(gate, policy)}"
             changes.append((Reason.HELD_BACK, why, by_code.get(gate.code)))
     if not changes:
@@ -205,12 +205,12 @@ def _of_gates(
 
 
 def _of_devices(before: ReportStatus, after: ReportStatus, *, node: str) -> list[tuple[Reason, str, str]]:
-    """Devices newly gated, held back, or released: reason, text, and the finding's code."""
+    """Devices newly gated, waits back, or released: reason, text, and the finding's code."""
     old, new = (
         {(device.uuid, device.name): device for device in status.desired.devices}
         for status in (before, after)
     )
-    told = []
+    changes = []
     for key, device in new.items():
         known = old.get(key)
         if known is None or (known.state, known.cause, known.effect) != (
@@ -218,14 +218,14 @@ def _of_devices(before: ReportStatus, after: ReportStatus, *, node: str) -> list
             device.cause,
             device.effect,
         ):
-            held = device.state is DeviceState.HELD_BACK
+            waits = device.state is DeviceState.HELD_BACK
             text = f"{device.cause}: {faults.device_in_words(device, node=node)}"
-            told.append((Reason.HELD_BACK if held else Reason.DEVICES_GATED, text, device.code))
+            changes.append((Reason.HELD_BACK if waits else Reason.DEVICES_GATED, text, device.code))
     gone = [device for key, device in old.items() if key not in new and device.state is DeviceState.GATED]
     for device in gone:
         text = f"{device.cause}: device {device.name} of pool {device.pool} is gated no more"
-        told.append((Reason.DEVICES_RELEASED, text, ""))
-    return told
+        changes.append((Reason.DEVICES_RELEASED, text, ""))
+    return changes
 
 
 def _with_evidence(head: str, fault: Fault | None, most: int) -> str:

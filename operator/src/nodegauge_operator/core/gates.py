@@ -399,12 +399,12 @@ def _with_slot(gate: GateStatus, *, needed: bool, slot: bool, now: float) -> Gat
 
 def _bad_gpus(locations: Iterable[Finding]) -> dict[str, list[str]]:
     """By code, the UUIDs of the GPUs where it fails; none where one of its places is not a single GPU."""
-    places: dict[str, list[str]] = {}
+    bad: dict[str, list[str]] = {}
     for finding in locations:
         if finding.severity is Severity.FAIL:
             uuid = finding.gpus[0].uuid if len(finding.gpus) == 1 else ""
-            places.setdefault(finding.code, []).append(uuid)
-    return {code: uuids for code, uuids in places.items() if all(uuids)}
+            bad.setdefault(finding.code, []).append(uuid)
+    return {code: uuids for code, uuids in bad.items() if all(uuids)}
 
 
 def _finding(code: str, *, subject: str, message: str) -> Finding:
