@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from nodegauge_judge import Cause
+from nodegauge_operator.api.desired_device import DesiredDevice, DeviceState
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.policy import DeviceRules, Effect, Policy
-from nodegauge_operator.api.report import DesiredDevice, DeviceState, GateState, GateStatus, ReportStatus
+from nodegauge_operator.api.report import GateState, GateStatus, ReportStatus
 from nodegauge_operator.core.devices import GPU, Device
 from nodegauge_operator.core.gates import FIRST_IN_LINE, GATES, TAINT_KEYS
 from nodegauge_operator.core.model import NodeView

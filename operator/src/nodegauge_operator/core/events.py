@@ -13,19 +13,12 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
+from nodegauge_operator.api.desired_device import DeviceState
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy
-from nodegauge_operator.api.report import (
-    DesiredTaint,
-    DeviceState,
-    GateState,
-    Outcome,
-    Report,
-    ReportStatus,
-    stamp,
-)
+from nodegauge_operator.api.report import DesiredTaint, GateState, Outcome, Report, ReportStatus, stamp
 from nodegauge_operator.core import faults, gates, wording
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.context import HEALTH, Context
