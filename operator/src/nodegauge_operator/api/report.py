@@ -405,6 +405,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """Version by which the next write is made: another writer's change refuses it."""
     node_uid: str
     """UID of the owning node; with another one than the node's the report counts as absent."""
+    created_at: float = 0.0
+    """When it was made, epoch seconds; 0.0 if unknown."""
     requested_at: str = ""
     """`spec.requestedAt`: a new value asks for one run of each probe."""
     requested_probes: dict[str, str] = {}
@@ -440,6 +442,7 @@ def parse_report(body: Mapping[str, Any]) -> Report:
         uid=metadata.get("uid", ""),
         resource_version=metadata.get("resourceVersion", ""),
         node_uid=owners[0].get("uid", "") if owners else "",
+        created_at=unstamp(metadata.get("creationTimestamp") or ""),
         requested_at=asked.get("requestedAt") or "",
         requested_probes=asked.get("requestedProbes") or {},
         status=status,

@@ -253,6 +253,8 @@ def _lifted(taint: DesiredTaint, before: ReportStatus, after: ReportStatus) -> t
     if GateState.GATED in states:
         healthy = after.override is not None and after.override.healthy
         why = "the node is taken as healthy" if healthy else "the policy no longer asks for this taint"
+    elif codes and codes <= gates.BY_TIME:
+        why = "the node has passed" if after.passed_at else "the policy no longer asks for this taint"
     elif not codes:
         why = "this version does not know the finding"
     else:

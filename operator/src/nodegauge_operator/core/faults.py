@@ -248,6 +248,8 @@ def lifted_by(gate: GateStatus, *, policy: Policy) -> str:
     rule = GateRule(gate=gates.GATES[gate.code], policy=numbers)
     under_load = " under load" if gates.needs_load(gate) else ""
     runs = f"{numbers.leave_runs} good runs{under_load} in a row"
+    if gate.code in gates.BY_TIME:
+        return "the first run that passes"
     if gate.code in gates.UNREAD:
         return "the first run that can be read" if not gate.state.entered else f"{runs} that can be read"
     if gate.state is GateState.WATCHING:
