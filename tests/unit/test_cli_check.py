@@ -65,6 +65,8 @@ class Api(AnsweringClient):
             if self.me == "nobody":
                 raise Forbidden("no", status=403)
             return {"status": {"allowed": spec["resourceAttributes"]["resource"] not in self.lacks}}
+        if call.path.startswith("/apis/resource.k8s.io/"):
+            raise NotFound("no such group", status=404)
         assert (call.path, call.query.get("labelSelector")) == (PODS, OPERATOR)
         return {"items": self.pods}
 
@@ -96,9 +98,10 @@ async def test_a_healthy_operator_passes(capsys: pytest.CaptureFixture[str], me:
     api = Api()
     api.me = me
     await Operator().check(api)
-    crds, rights, *healthy = capsys.readouterr().out.splitlines()
+    crds, rights, dra, *healthy = capsys.readouterr().out.splitlines()
     assert all(name in crds for name in command.CRDS)
     assert (ACCOUNT in rights, says in rights) == (True, True)
+    assert dra == "the API server serves no DRA"
     assert healthy == [f"operator gauge/operator-1 answers {path}: ok" for path in ("/healthz", "/readyz")]
     posted = {call.path for call in api.calls if call.method != "GET"}
     assert all(path.endswith(("reviews", "subjectaccessreviews")) for path in posted), "it changes nothing"

@@ -158,6 +158,7 @@ def test_it_heals_by_the_hysteresis_of_taints() -> None:
     world = World().run(WELL).run().run(WELL, times=2)
     assert world.ruled
     assert not world.run(WELL).rules
+    assert world.posted[1] == names.Reason.DEVICES_RELEASED
     assert world.node.labels[names.LABEL_HEALTH] == "pass"
 
 

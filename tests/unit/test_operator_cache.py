@@ -51,7 +51,7 @@ CHANGES = {
     "override": Annotations(kind="leave-alone"),
 }
 """Another value for each field of a node, but for the others."""
-OTHERS = {"name", "resource_version", "taints"}
+OTHERS = {"name", "resource_version", "taints", "devices"}
 
 
 @pytest.mark.parametrize("field", sorted({*NodeView.__struct_fields__} - OTHERS))

@@ -345,12 +345,12 @@ RULES = (
                 "passed or warned (`spec.taints.unvalidatedUntil`)"
             )
         },
-        next_step="read why its runs fail: `kubectl get nodereport NODE`; else replace the node.",
+        next_step="read how its last runs ended; else replace the node.",
         way_out=(
             "`kubectl describe nodereport NODE` says how the last run ended.",
             POD_LOG,
             "`nvidia-smi` on the node. If it fails, see what the driver's installation says.",
-            "If many new nodes have this, suspect the image, the driver or the registry, not the nodes.",
+            "If many new nodes have this, suspect what they share: the image, the driver, the registry.",
             "Replace the node: delete its NodeClaim or its machine.",
         ),
         check=lambda _: (),

@@ -173,9 +173,6 @@ async def list_all(
         beat()
         if bmc:
             await _chassis(client, cache, since=since, beat=beat, wake=wake)
-        await _device_rules(client, cache, since=since, wake=wake)
-        await _slices(client, cache, since=since, beat=beat, wake=wake)
-        beat()
         of_pods = _Comparison((p for name in cache.known_names() for p in cache.pods_of(name)), beat)
         async for pod in pods.each(client, namespace=namespace, unknown=of_pods.unknown):
             if not cache.was_dropped(pod.uid) and cache.put_pod(pod):
@@ -191,6 +188,9 @@ async def list_all(
                 wake(node.name)
         # a newer node of a name that was dropped is a suspect, like any that no list shows
         listed_nodes = {name for name, uid in of_nodes.listed.items() if not cache.was_dropped(uid)}
+        await _device_rules(client, cache, since=since, wake=wake)
+        await _slices(client, cache, since=since, beat=beat, wake=wake)
+        beat()
         await _watch_pods(client, cache, watch_pods, namespace=namespace, since=since, beat=beat, wake=wake)
         affected = cache.drop_unlisted(
             nodes=listed_nodes, reports=listed_reports, pods=of_pods.listed.values(), since=since
