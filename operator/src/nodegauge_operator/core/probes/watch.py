@@ -260,8 +260,6 @@ def _terms(selector: Selector, watched: list[dict[str, Any]], access: DriverAcce
     if by_claim and labels.get(names.GPU_PRESENT) == "true":
         del labels[names.GPU_PRESENT]
     own = [{"key": k, "operator": "In", "values": [v]} for k, v in sorted(labels.items())]
-    operator = "In" if by_claim else "NotIn"
-    own.append({"key": names.LABEL_DRIVER_ACCESS, "operator": operator, "values": [names.BY_CLAIM]})
     for wanted in selector.match_expressions:
         if by_claim and wanted.key == names.GPU_PRESENT:
             continue
@@ -271,6 +269,8 @@ def _terms(selector: Selector, watched: list[dict[str, Any]], access: DriverAcce
     busy |= dict.fromkeys(names.GPU_DEPLOY, names.GPU_PAUSED)
     busy |= {key: (value,) for key, value in names.OTHER_SYSTEMS}
     own += [{"key": key, "operator": "NotIn", "values": list(values)} for key, values in busy.items()]
+    operator = "In" if by_claim else "NotIn"
+    own.append({"key": names.LABEL_DRIVER_ACCESS, "operator": operator, "values": [names.BY_CLAIM]})
     own += watched
     no_upgrade = {"key": names.GPU_UPGRADE_STATE, "operator": "DoesNotExist"}
     still = [names.GPU_UPGRADE_DONE, names.GPU_UPGRADE_AHEAD]
