@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo quick test e2e check collection tarball hosts matrix loadtest life peers fuzz corpus episodes faults upgrade day mutants flaky testbed images reference constraints clean need-cc
+.PHONY: help demo quick test e2e check collection tarball hosts matrix loadtest giveway life peers fuzz corpus episodes faults upgrade mutants flaky testbed images reference constraints clean need-cc
 
 help: ## list the targets
 	@echo "Start with make demo: nodegauge on a real control plane with sixteen simulated GPU nodes."
@@ -61,11 +61,14 @@ collection: $(READY) need-cc ## build the Ansible collection into dist/collectio
 
 tarball: $(READY) ## build the Ansible collection's tarball in dist/collection, in seconds, and check nothing
 	@$(RUN) -m galaxy --tarball
-hosts: $(READY) need-cc ## start simulated GPU hosts behind real sshd on loopback, to try the Ansible collection (ARGS="--hosts 40", ARGS=--once)
+hosts: $(READY) need-cc ## start simulated GPU hosts behind real sshd on loopback, to try the Ansible collection (ARGS="--hosts 40")
 	@$(RUN) -m hosts $(ARGS)
 
 loadtest: $(READY) need-cc ## measure the operator's latency, writes, CPU time and memory at 100, 1,000 and 5,000 nodes in mode Watch
 	@cd tests && ../$(RUN) -m fleet loadtest $(ARGS)
+
+giveway: $(READY) need-cc ## measure how long jobs wait for GPUs that NCCL runs hold, under DRA and the device plugin (ARGS="--jobs 20 --way 0")
+	@cd tests && ../$(RUN) -m fleet giveway $(ARGS)
 
 life: $(READY) ## live 60 simulated days with 500 disturbed nodes; every change on a node needs a cause (ARGS="--nodes 50 --days 10")
 	@cd tests && ../$(RUN) -m fleet life $(ARGS)
@@ -85,10 +88,7 @@ faults: $(READY) need-cc ## break API server, etcd, watches, clocks and the oper
 upgrade: $(READY) need-cc ## install an earlier commit, upgrade to this checkout, roll back and upgrade again (ARGS="--from COMMIT")
 	@cd tests && ../$(RUN) -m fleet upgrade $(ARGS)
 
-day: $(READY) ## live a day of a fleet in virtual time, by pods and by resident containers, and compare (ARGS="--nodes 200")
-	@cd tests && ../$(RUN) -m fleet day $(ARGS)
-
-episodes: $(READY) need-cc ## score the judge of feeding on episodes whose cause is known (ARGS="--produce" makes them anew)
+episodes: $(READY) ## score the judge of feeding on episodes whose cause is known (ARGS=--mistakes lists the wrong answers)
 	@cd tests && ../$(RUN) -P -m episodes $(ARGS)
 
 mutants: $(READY) need-cc ## put each fault of tests/mutants into the product, and say which test notices it (ARGS="--only gates")

@@ -9,17 +9,15 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from hosts import fleet, story
+from hosts import fleet
 from testbed import daemon
 from testbed.cli import CHECKOUT, add_command, call_again, faults, heal_all, start_fault
 from testbed.errors import TestbedError
-from testbed.interruption import exit_code, interruptible, scratch
 from testbed.profiles import names as profile_names
 from testbed.table import table
 
 Options = argparse.Namespace
 COUNT = 8
-STORY_COUNT = 40
 USAGE = """\
 {count} hosts take logins.  Every command from this folder:
   export ANSIBLE_CONFIG={config}
@@ -37,9 +35,7 @@ def default_directory() -> Path:
 
 def up(options: Options) -> None:
     """Start the hosts; Ctrl-C or `down` ends them."""
-    machines = fleet.named(
-        COUNT if options.hosts is None else options.hosts, options.machine or fleet.MACHINES
-    )
+    machines = fleet.named(options.hosts, options.machine or fleet.MACHINES)
     with daemon.until_stopped() as wait, fleet.serving(options.dir, machines, _say):
         _say(usage(options.dir, machines))
         wait()
@@ -86,17 +82,6 @@ def heal(options: Options) -> None:
     heal_all(fleet.hardware_of(options.dir, options.node), options)
 
 
-def once(options: Options) -> int:
-    """Play the whole story in a folder of its own."""
-    interruptible(says="interrupted: ending everything that was started")
-
-    def work() -> int:
-        with scratch("hosts") as directory:
-            return story.tell(directory, options.hosts or STORY_COUNT, write=options.write, say=_say)
-
-    return exit_code("hosts", work)
-
-
 def _me(directory: Path) -> str:
     return call_again("hosts", directory, usual=default_directory())
 
@@ -110,12 +95,10 @@ def parser() -> argparse.ArgumentParser:
         prog="make hosts", description="Simulated GPU hosts behind real sshd on this machine."
     )
     root.add_argument("--dir", type=Path, default=default_directory(), help="default: %(default)s")
-    root.add_argument("--hosts", type=int, help=f"how many (default: {COUNT}; with --once {STORY_COUNT})")
+    root.add_argument("--hosts", type=int, default=COUNT, help="how many (default: %(default)s)")
     root.add_argument(
         "--machine", action="append", help=f"a profile; more than one in turn: {', '.join(profile_names())}"
     )
-    root.add_argument("--once", action="store_true", help="play the story of ansible/README.md, and end")
-    root.add_argument("--write", action="store_true", help="with --once: write its transcript there")
     root.set_defaults(run=up)
     commands = root.add_subparsers(metavar="COMMAND")
 
@@ -130,8 +113,6 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     options.dir = options.dir.resolve()
-    if options.once:
-        return once(options)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it as ignored
     try:
         known = daemon.holder(options.dir)

@@ -143,14 +143,6 @@ class Hosts(Running):
         self._sshds.clear()
         self._started.clear()
 
-    def cpu_seconds(self) -> float:
-        listening, ticks = {process.pid for process in self._started}, 0
-        for pid in (*listening, *descendants(listening)):
-            with contextlib.suppress(OSError):  # it has just ended
-                fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-                ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime: proc(5)
-        return ticks / os.sysconf("SC_CLK_TCK")
-
     def _add(self, name: str, sshd: Sshd) -> int:
         folder, port = self.directory / "hosts" / name, reserve_port()
         for part in ("home", "tmp"):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from testbed.errors import BinaryError
 from testbed.interruption import alone, exit_code, interruptible
-from testbed.processes import Process
+from testbed.processes import Process, output_of
 
 Progress = Callable[[str], None]
 
@@ -34,6 +34,9 @@ DRA_HELPER = "0.36.3"
 PROMETHEUS = "3.13.5"
 ALERTMANAGER = "0.31.1"
 """Later modules lack the assets of its web UI, without which it does not build (ui/web.go, go:embed)."""
+KUEUE = "0.17.0"
+KEPT = "kept"
+"""Folder beside a program, with what is kept of its module."""
 MODULES = Path(__file__).with_name("go")
 GO_MINIMUM = (1, 26)
 GO_NAME = "Go 1.26"
@@ -45,7 +48,8 @@ INTERRUPT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Tool:
-    """`usual`: how long building it took on two cores.  `sets`: the linker's variable for the version."""
+    """`usual`: how long building it took on two cores.  `sets`: the linker's variable for the version.
+    `keeps`: a folder of the package's module that is kept beside the program, such as its CRDs."""
 
     name: str
     version: str
@@ -54,6 +58,7 @@ class Tool:
     usual: str
     sets: str = ""
     tags: str = ""
+    keeps: str = ""
 
     def path(self, cache: Path) -> Path:
         return cache / f"{self.module.partition('-')[0]}-{self.version}" / self.name
@@ -71,7 +76,7 @@ def _kubernetes(release: str, name: str) -> Tool:
 
 
 USUAL = {
-    "kube-apiserver": "3 min",
+    "kube-apiserver": "3 to 6 min",
     "kube-scheduler": "20 s",
     "kube-controller-manager": "40 s",
     "kubelet": "1 min",
@@ -94,6 +99,16 @@ PROMTOOL = _prometheus("promtool", PROMETHEUS, "prometheus", "2 to 3 min")
 ALERTING_TOOLS = (
     _prometheus("prometheus", PROMETHEUS, "prometheus", "2 min after promtool"),
     _prometheus("alertmanager", ALERTMANAGER, "alertmanager", "2 min"),
+)
+KUEUE_SETS = "sigs.k8s.io/kueue/pkg/version.GitVersion=v"
+KUEUE_TOOL = Tool(
+    "kueue",
+    KUEUE,
+    "kueue",
+    "sigs.k8s.io/kueue/cmd/kueue",
+    "5 min",
+    sets=KUEUE_SETS,
+    keeps="config/components/crd/bases",
 )
 
 
@@ -175,6 +190,11 @@ def build_alerting(progress: Progress = say) -> tuple[Path, Path]:
     """Prometheus and Alertmanager."""
     built = _build_missing(ALERTING_TOOLS, progress)
     return built["prometheus"], built["alertmanager"]
+
+
+def build_kueue(progress: Progress = say) -> Path:
+    """Kueue's controller manager, as `go install` gives it."""
+    return _build_missing([KUEUE_TOOL], progress)["kueue"]
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
@@ -264,7 +284,12 @@ class _Builder:
             " HTTPS_PROXY. Then try again: what is done is kept. Or put ready programs into a folder and name"
             " it in KUBEBUILDER_ASSETS.",
         )
-        tool.path(self._cache).parent.mkdir(parents=True, exist_ok=True)
+        home = tool.path(self._cache).parent
+        home.mkdir(parents=True, exist_ok=True)
+        if tool.keeps:
+            command = [str(go), "list", "-f", "{{.Module.Dir}}", tool.package]
+            module = Path(output_of(command, cwd=MODULES / tool.module, env=self._environ).strip())
+            shutil.copytree(module / tool.keeps, home / KEPT, dirs_exist_ok=True)
         output.replace(tool.path(self._cache))
 
     def _go(self) -> Path:

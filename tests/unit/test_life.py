@@ -1,11 +1,9 @@
-"""`make life` and `make day` in small: days of a fleet, an oracle that can fail, what mode Watch gains."""
+"""`make life` in small: days of a fleet, and an oracle that can fail."""
 
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ from msgspec.structs import replace
 
 from fleet import life as story
 from fleet import process
-from fleet.day import HOUR, MODES, lived, plans, table
 from fleet.life import Size, live
 from nodegauge_operator.api.report import ProbeStatus, unstamp
 from nodegauge_operator.core import gates
@@ -74,16 +71,3 @@ def test_the_oracle_sees_a_broken_operator(what: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(story, "MOST_VIOLATIONS", 1)
     monkeypatch.setattr(story, "HEAT_WAVE_DAYS", 3.0)
     assert any(text in violation.splitlines()[0] for violation in live(SMALL).oracle.violations)
-
-
-def test_watched_nodes_are_tainted_sooner_and_without_pods() -> None:
-    wanted = plans(3, 4, 3, seed=2)
-    assert len({plan.node for plan in wanted}) == 3
-    days = {mode: lived(mode, 3, 4, wanted, seed=2) for mode in MODES}
-    periodic, watch = (days[mode] for mode in MODES)
-    assert (periodic.missed, watch.missed) == (0, 0)
-    assert median(chain(*watch.taints.values())) < 60 < median(chain(*periodic.taints.values()))
-    assert periodic.counted.pods > 3 * 4 * HOUR / 900
-    assert watch.counted.pods <= 2 * len(wanted)
-    assert watch.counted.reports >= 3 * 4
-    assert "faults without a taint before their repair | 0 | 0" in table(days, nodes=3)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from enum import StrEnum
+from functools import lru_cache
 
 GROUP = "nodegauge.dev"
 VERSION = "v1alpha1"
@@ -42,6 +43,7 @@ LEASE = "nodegauge"
 
 PREFIX = f"{GROUP}/"
 LABEL_INTERCONNECT = PREFIX + "interconnect"
+LABEL_CLASS = PREFIX + "class"
 LABEL_HEALTH = PREFIX + "health"
 LABEL_VALIDATED_AT = PREFIX + "validated-at"
 LABEL_DRIVER_ACCESS = PREFIX + "driver-access"
@@ -58,7 +60,8 @@ NODE_TAINTS: dict[str, tuple[str, str]] = {
     ),
     TAINT_UNHEALTHY: (
         "corruption | gpu-lost | reset-required | power-cable | gpu-fault | unreadable | recovery-action | "
-        "xid | memory | psu | p2p | nvlink | pcie | slow-gpu | nccl | busbw",
+        "xid | memory | psu | p2p | nvlink | pcie | slow-gpu | nccl | busbw | "
+        "never-validated",
         "The hardware is broken or does not respond; the NodeReport has the evidence.",
     ),
     TAINT_UNVALIDATED: (
@@ -71,6 +74,18 @@ NODE_TAINTS: dict[str, tuple[str, str]] = {
 
 TAINTS_OF_FAULTS = (TAINT_THROTTLED, TAINT_UNHEALTHY)
 """Taints that count against the budget of gated nodes."""
+
+TAINT_FORM = r"^(nodegauge[.]dev/|[^/]+/nodegauge-)(throttled|unhealthy|unvalidated)$"
+"""Every key that a taint of ours has, or had under an earlier policy (`spec.taints.keys`); for Python and
+CEL.  A policy chooses what stands before the slash, so ours are known without their policy (ADR 0061)."""
+
+
+@lru_cache(maxsize=1024)
+def own_taint(key: str) -> str:
+    """The key of `NODE_TAINTS` that a taint's key stands for; empty for a taint of others."""
+    match = re.match(TAINT_FORM, key)
+    return PREFIX + match[2] if match else ""
+
 
 CONDITION = "GPUValidated"
 
@@ -94,6 +109,14 @@ BY_CLAIM = "dra"
 """Value of `LABEL_DRIVER_ACCESS`."""
 MIG_DEVICE_LABEL = "nvidia.com/mig-"
 """Labels of GPU feature discovery begin with these: of whole GPUs, and of each kind of MIG device."""
+
+DEVICE_RULE = PREFIX + "device-rule"
+"""Label on DeviceTaintRules of nodegauge: they gate one GPU, not its node (ADR 0060)."""
+DEVICE_RULE_NAMES = "nodegauge-"
+"""Their names begin with it, and the chart's admission policy leaves nodegauge no others."""
+RULE_NODE, RULE_NODE_UID, RULE_FINDING = PREFIX + "node", PREFIX + "node-uid", PREFIX + "finding"
+RULE_UUID, RULE_SERIAL, RULE_SINCE = PREFIX + "gpu-uuid", PREFIX + "gpu-serial", PREFIX + "since"
+"""Annotations on these rules: what each is for, and why."""
 
 POD_PROBE = PREFIX + "probe"
 """Label on probe pods: which probe; the operator watches the pods with this label."""
@@ -201,6 +224,11 @@ def is_label_value(text: str) -> bool:
     return _LABEL_VALUE.fullmatch(text) is not None
 
 
+def device_rule_name(*, node: str, device: str) -> str:
+    """The name of the DeviceTaintRule of a node's device, the same on every try."""
+    return f"{DEVICE_RULE_NAMES}{node[:200].rstrip('.-')}-{digest(f'{node}/{device}')[:10]}"
+
+
 def digest(text: str) -> str:
     """A text of any length as 16 hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -247,6 +275,11 @@ class Reason(StrEnum):
     """The last readable run found a fault, in too few runs for its taint."""
     TAINT_DISABLED = "TaintDisabled"
     """A fault is confirmed for which the policy sets no taint (effect None)."""
+    DEVICES_GATED = "DevicesGated"
+    """A fault of single GPUs is confirmed, and DeviceTaintRules gate them alone; the node keeps the others.
+    Event: such a rule was set (with effect None: a dry run)."""
+    DEVICES_RELEASED = "DevicesReleased"
+    """Event: such a rule was removed."""
     TAKEN_AS_HEALTHY = "TakenAsHealthy"
     """A fault is confirmed, but an override of the node says healthy: no taint is set."""
     NOT_YET_VALIDATED = "NotYetValidated"

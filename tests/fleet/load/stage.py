@@ -6,8 +6,9 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import ClassVar
 
 from fleet.load import commands, objects, release
 from fleet.load.figures import Cost, Record, Rows, Write, latencies, latency
@@ -48,6 +49,11 @@ WHO = {KUBELET: "kubelets", PROBES: "probes", OPERATOR: "operator"}
 
 
 class Stage:
+    environment: ClassVar[Mapping[str, str]] = {}
+    """Of the operator, beside what the chart gives it."""
+    settings: ClassVar[Mapping[str, object]] = {}
+    """Of the policy's spec."""
+
     def __init__(
         self, plane: ControlPlane, client: ManyClients, *, count: int, cores: Cores, limited: bool, say: Say
     ) -> None:
@@ -105,14 +111,18 @@ class Stage:
 
     def _install(self) -> Policy:
         """The release with its admission policies, an operator under its account, and the policy."""
-        environment = {**release.install(self._plane), **release.LOCAL}
+        environment = {**release.install(self._plane), **release.LOCAL, **self.environment}
         self._operator = Measured(
             kubeconfig=release.kubeconfig(self._plane),
             namespace=NAMESPACE,
             directory=self._plane.directory / "operator",
             environment=environment if self._limited else environment | release.WITHOUT_LIMIT,
         )
-        return parse(self._plane.rest().create(f"{GROUP}/{names.POLICY_PLURAL}", objects.policy_body()))
+        return parse(
+            self._plane.rest().create(
+                f"{GROUP}/{names.POLICY_PLURAL}", objects.policy_body(dict(self.settings))
+            )
+        )
 
     def _alone(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext() if self._cores.enough else self._plane.frozen(CONTROLLERS)

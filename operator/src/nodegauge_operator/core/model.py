@@ -33,6 +33,11 @@ class Taint(Struct, frozen=True, kw_only=True):
     added: str = ""
     """`timeAdded`, as it stands: a patch has to repeat it."""
 
+    @property
+    def own(self) -> str:
+        """Which of our taints it is, whatever its key (`names.own_taint`); empty for a taint of others."""
+        return names.own_taint(self.key)
+
 
 class ConditionView(Struct, frozen=True, kw_only=True):
     """Our condition as it stands on the node."""
@@ -295,6 +300,8 @@ class ProbeDefaults(Struct, frozen=True, kw_only=True):
     """PriorityClass of NCCL and load pods."""
     nccl_resources: dict[str, dict[str, str]] = {}
     """Requests and limits of their container."""
+    gives_way: bool = True
+    """Runs that hold GPUs end for pods that wait for these."""
     driver_access: str = "Auto"
     """How probes reach the GPU driver (`driver_access.DriverAccess`)."""
     host_driver_folder: str = ""

@@ -54,11 +54,13 @@ from nodegauge_operator.core.decision import decide
 from nodegauge_operator.core.driver_access import DriverAccess
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.outlets import (
+    DEVICE_RULES,
     EVENTS,
     HISTORY,
     LASTING,
     MARKS,
     event,
+    first_old,
     keeps_taint,
     lasting_writes,
     removal,
@@ -79,6 +81,8 @@ def next_step(snapshot: Snapshot) -> Step | None:
     if snapshot.node is None:
         if snapshot.reading is not None:
             return DeleteReading(snapshot.reading.name, snapshot.reading.uid)
+        if old := first_old(snapshot):
+            return old
         return _delete_next(snapshot.pods, now=snapshot.now, limits=Limits())
     context = snapshot.context
     if context is None:
@@ -114,7 +118,7 @@ def wanted_slots(context: Context) -> dict[str, Wait]:
     in the queue of whichever waits longest."""
     wanted: dict[str, Wait] = {}
     for kind in KINDS.values():
-        if _may_start(kind, context.pods) and kind.due_at(context) <= context.now:
+        if _may_start(kind, context.pods) and _is_due(kind, context):
             wait = kind.wait(context)
             first = wanted.setdefault(kind.pool.name, wait)
             wanted[kind.pool.name] = replace(first, since=min(first.since, wait.since))
@@ -232,7 +236,7 @@ def _write_judged(context: Context) -> Step | None:
 
 def _write(context: Context, status: ReportStatus, judged: Judged | None = None) -> Step:
     """The node as this status wants it, then the report."""
-    patch = MARKS.first_write(context, status)
+    patch = DEVICE_RULES.next_write(context, status) or MARKS.first_write(context, status)
     return replace(patch, judged=judged) if patch is not None else PatchReport(context.report, status)
 
 
@@ -311,10 +315,15 @@ def _start_run(context: Context) -> Step | None:
     for kind in KINDS.values():
         if kind.pool.name not in context.granted or not _may_start(kind, context.pods):
             continue
-        if context.now >= kind.due_at(context):
+        if _is_due(kind, context):
             run = context.next_run(kind.name)
             return CreatePod(context.node, run.number, probe_pod(context, kind, run), kind.name)
     return None
+
+
+def _is_due(kind: ProbeKind, context: Context) -> bool:
+    """A run may start now; none takes GPUs that somebody waits for."""
+    return kind.due_at(context) <= context.now and not (kind.holds_gpus and context.waited_for())
 
 
 def _may_start(kind: ProbeKind, pods: Iterable[PodView]) -> bool:
@@ -341,5 +350,6 @@ def _wake_times(context: Context, pods: list[PodView]) -> Iterable[float]:
         yield context.expires_at(reading) + 1
     yield context.claims_until + 1
     yield context.unknown_at
+    yield context.validates_by
     yield gates.due_at(context.status.gates, policy=context.policy, now=context.now)
     yield overrides.changes_at(context.node.override, now=context.now)

@@ -26,14 +26,13 @@ from nodegauge_operator.api.policy import (
     without_key,
 )
 from nodegauge_operator.api.report import Report, whole
+from nodegauge_operator.core.device_rule import DeviceRule
 from nodegauge_operator.core.devices import Device, SliceView, current
 from nodegauge_operator.core.model import ChassisView, NodeView, PodView
 from nodegauge_operator.core.reading_view import ReadingView
 from nodegauge_operator.core.watch_pod import WatchView
 
 log = logging.getLogger("nodegauge.report")
-
-TAINTS_READ = frozenset({*names.NODE_TAINTS, *names.TAINTS_OF_NODES_BEING_REMOVED})
 
 
 class Restored(Exception):
@@ -75,6 +74,10 @@ class Cache:
         """UIDs dropped during the full list under way, whose pages still show them; None between lists."""
         self._readings_gone: dict[str, int] = {}
         """Readings dropped during the full list under way, whose pages still show them, by version."""
+        self.rules_api = ""
+        """The API version of DeviceTaintRules; empty while the API server has none, or lets us list none."""
+        self._rules: dict[str, dict[str, DeviceRule]] = {}
+        """Those of ours, by node, then by name."""
         self.slices_served: bool | None = None
         """Whether the API server serves ResourceSlices, and lets us list them; None before the first list."""
         self.with_devices: set[str] = set()
@@ -132,6 +135,36 @@ class Cache:
         self.suspects.discard(name)
         self.outside_selector.discard(name)
         self._policy_names.pop(name, None)
+
+    def put_rule(self, rule: DeviceRule) -> bool:
+        """Keep a DeviceTaintRule of ours unless a newer one is known; whether it changed."""
+        known = self._rules.setdefault(rule.node, {})
+        before = known.get(rule.name)
+        if self.was_dropped(rule.uid) or (before is not None and not _newer(rule, before)):
+            return False
+        known[rule.name] = rule
+        self._changed(rule.node)
+        return True
+
+    def drop_rule(self, rule: DeviceRule) -> bool:
+        """Forget this very rule; whether it was known."""
+        known = self._rules.get(rule.node, {})
+        if rule.name not in known or known[rule.name].uid != rule.uid:
+            return False
+        del known[rule.name]
+        if not known:
+            del self._rules[rule.node]
+        self.note_dropped(rule.uid)
+        self._changed(rule.node)
+        return True
+
+    def rules_of(self, node: str) -> tuple[DeviceRule, ...]:
+        """Our DeviceTaintRules for devices of the node, by name."""
+        return tuple(rule for _, rule in sorted(self._rules.get(node, {}).items()))
+
+    def rules(self) -> list[DeviceRule]:
+        """All of them."""
+        return [rule for known in self._rules.values() for rule in known.values()]
 
     def put_slice(self, view: SliceView) -> bool:
         """Keep a ResourceSlice unless a newer one is known; whether the node's devices changed."""
@@ -400,7 +433,7 @@ class Cache:
 
     def known_names(self) -> set[str]:
         """Every node name with a node, a report, a reading or a pod."""
-        return {*self.nodes, *self.reports, *self.readings, *self._pods}
+        return {*self.nodes, *self.reports, *self.readings, *self._rules, *self._pods}
 
     def drop_unlisted(
         self, *, nodes: Iterable[str], reports: Iterable[str], pods: Iterable[str], since: int
@@ -432,7 +465,7 @@ class Cache:
             self.dropped_while_listing.add(uid)
 
 
-Versioned = NodeView | Report | PodView | ChassisView | ReadingView | WatchView | SliceView
+Versioned = NodeView | Report | PodView | ChassisView | ReadingView | WatchView | SliceView | DeviceRule
 
 
 def _newer(new: Versioned, old: Versioned) -> bool:
@@ -457,4 +490,5 @@ def version_of(text: str) -> int:
 def _relevant(node: NodeView) -> NodeView:
     """The node as far as decisions depend on it: without its revision, which a heartbeat changes, and
     without taints of others."""
-    return replace(node, resource_version="", taints=tuple(t for t in node.taints if t.key in TAINTS_READ))
+    taints = (t for t in node.taints if t.own or t.key in names.TAINTS_OF_NODES_BEING_REMOVED)
+    return replace(node, resource_version="", taints=tuple(taints))

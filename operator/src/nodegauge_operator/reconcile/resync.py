@@ -10,7 +10,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from nodegauge_operator.kube import chassis, nodes, pods, policies, readings, reports, slices
+from nodegauge_operator.kube import (
+    chassis,
+    device_rules,
+    nodes,
+    pods,
+    policies,
+    readings,
+    reports,
+    slices,
+)
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Forbidden, NotFound
 from nodegauge_operator.kube.listing import Unknown
@@ -164,6 +173,7 @@ async def list_all(
         beat()
         if bmc:
             await _chassis(client, cache, since=since, beat=beat, wake=wake)
+        await _device_rules(client, cache, since=since, wake=wake)
         await _slices(client, cache, since=since, beat=beat, wake=wake)
         beat()
         of_pods = _Comparison((p for name in cache.known_names() for p in cache.pods_of(name)), beat)
@@ -251,6 +261,25 @@ async def _chassis(
         return
     for name in cache.chassis.keys() - comparison.listed.keys():
         cache.drop_chassis(name, version=since)
+
+
+async def _device_rules(client: Client, cache: Cache, *, since: int, wake: Callable[[str], None]) -> None:
+    """List our DeviceTaintRules; an API server without them, or a role of an older chart, has none."""
+    listed: set[str] = set()
+    try:
+        api = await device_rules.served(client)
+        if api:
+            async for rule in device_rules.each(client, api=api):
+                if cache.put_rule(rule):
+                    wake(rule.node)
+                listed.add(rule.uid)
+    except (NotFound, Forbidden) as error:
+        log.warning("no DeviceTaintRules: %s; run helm upgrade with the chart of this version", error)
+        api = ""
+    cache.rules_api = api
+    for rule in cache.rules():
+        if rule.uid not in listed and version_of(rule.resource_version) <= since and cache.drop_rule(rule):
+            wake(rule.node)
 
 
 async def _slices(
