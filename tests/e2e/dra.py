@@ -5,21 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import (
-    HEALTHY,
-    NAMESPACE,
-    PREFIX,
-    Cluster,
-    Object,
-    terminated,
-)
-from e2e.nccl import BUSBW, LOAD
+from e2e.cluster import Cluster, Object, terminated
 from e2e.node import CDI, FLAGS
-from e2e.scenario import GPUS, RELEASE, RESTRICTED, helm, left, values
-from nodegauge_probes.load.probe import CHILD
-from testbed import watching
+from e2e.scenario import GPUS, RESTRICTED
 from testbed.hardware.dra import DEVICE_CLASS, DRIVER
-from testbed.processes import with_argument
 
 API = "/apis/resource.k8s.io/v1"
 ADMIN = {"resource.kubernetes.io/admin-access": "true"}
@@ -107,52 +96,6 @@ def jobs_share_with_admins(cluster: Cluster) -> None:
     _await_no_claims(cluster)
 
 
-def runs_by_claims(cluster: Cluster) -> None:
-    """The chart's health, NCCL and load runs and its watch container, without runtime class; then nothing."""
-    cluster.make_namespace(NAMESPACE, labels=RESTRICTED | ADMIN)
-    what = values()
-    what["probe"].pop("runtimeClassName")
-    helm(cluster, "install", what | {"driverAccess": "DRA"})
-    with watching.pods(cluster.plane, namespace=NAMESPACE, selector=f"{PREFIX}probe") as seen:
-        cluster.until(lambda: HEALTHY.items() <= cluster.labels().items(), what=f"the labels {HEALTHY}")
-        cluster.until(lambda: cluster.last_run("nccl").get("outcome") == "read", what="an NCCL run")
-        cluster.until(lambda: {f"{PREFIX}{name}" for name in BUSBW} <= cluster.labels().keys(), what="busbw")
-        _loads(cluster)
-        _watches(cluster)
-    bodies = [event.body for event in seen]
-    by = {(one["metadata"]["labels"][f"{PREFIX}probe"], *_templates(one)) for one in bodies}
-    claims = {("health", f"{RELEASE}-gpus-admin"), ("watch", f"{RELEASE}-gpus-admin")}
-    claims |= {(name, f"{RELEASE}-gpus-all") for name in ("nccl", "load")}
-    cluster.must_be(by - {("pull",)}, claims, what="which probe has which claim")
-    runtimes = {one["spec"].get("runtimeClassName") for one in bodies}
-    cluster.must_be(runtimes, {None}, what="runtime classes of the probes")
-    helm(cluster, "uninstall")
-    cluster.until(lambda: not left(cluster) and not _ours(cluster), what="an empty cluster")
-    cluster.until(lambda: not list(CDI.glob("*")), what="no CDI spec of a claim")
-    cluster.say("health, watch, nccl and load ran by claims alone; nothing is left")
-
-
-def _loads(cluster: Cluster) -> None:
-    cluster.policy(probes={"load": LOAD, "nccl": {"enabled": False}})
-    cluster.ask()
-    cluster.until(lambda: with_argument(CHILD), what="the process that drives the GPUs")
-    cluster.hardware.load(100)
-    cluster.until(lambda: cluster.probe("load").get("verdict") == "pass", what="a load run that passes")
-    cluster.hardware.load(0)
-
-
-def _watches(cluster: Cluster) -> None:
-    """A fault is tainted and healed by what the resident container writes."""
-    cluster.policy(probes={"health": {"mode": "Watch"}, "load": {"enabled": False}})
-    cluster.until(
-        lambda: cluster.reading("watch") or cluster.reading(), what="a reading of a watch container"
-    )
-    cluster.hardware.fault("gpu-lost")
-    cluster.until(lambda: f"{PREFIX}unhealthy=gpu-lost:NoSchedule" in cluster.taints(), what="the taint")
-    cluster.hardware.heal("gpu-lost")
-    cluster.until(lambda: not cluster.taints(), what="the taint to go")
-
-
 def _template(name: str, **more: object) -> Object:
     exactly = {"deviceClassName": DRIVER, "allocationMode": "All", **more}
     return {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": [_request(exactly)]}}}}
@@ -210,16 +153,3 @@ def _why_pending(cluster: Cluster, name: str) -> str:
 def _await_no_claims(cluster: Cluster) -> None:
     cluster.until(lambda: not cluster.api.get(_claims())["items"], what="claims to go with their pods")
     cluster.until(lambda: not list(CDI.glob("*")), what="the claims' CDI specs to go")
-
-
-def _templates(pod: Object) -> list[str]:
-    return [one["resourceClaimTemplateName"] for one in pod["spec"].get("resourceClaims", ())]
-
-
-def _ours(cluster: Cluster) -> list[str]:
-    kinds = ("s", "templates")
-    return [
-        one["metadata"]["name"]
-        for kind in kinds
-        for one in cluster.api.get(_claims(kind, namespace=NAMESPACE))["items"]
-    ]
