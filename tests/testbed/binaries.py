@@ -113,7 +113,15 @@ KUEUE_TOOL = Tool(
 
 
 CONTAINERD_TOOLS = tuple(
-    Tool(name, CONTAINERD, "containerd", f"{CONTAINERD_MODULE}/cmd/{name}", usual, tags="no_btrfs,no_zfs")
+    Tool(
+        name,
+        CONTAINERD,
+        "containerd",
+        f"{CONTAINERD_MODULE}/cmd/{name}",
+        usual,
+        sets=f"{CONTAINERD_MODULE}/version.Version=",
+        tags="no_btrfs,no_zfs,no_tracing",
+    )
     for name, usual in (("containerd", "70 s"), ("containerd-shim-runc-v2", "5 s"), ("ctr", "10 s"))
 )
 DRA_TOOL = Tool("draplugin", DRA_HELPER, "draplugin", ".", "30 s")
