@@ -112,7 +112,7 @@ constraints: ## pin the newest versions that pyproject.toml allows in constraint
 clean: ## remove .venv, .testbed, .hosts and the tools' caches from the checkout
 	@if [ -d .testbed ] && ! NODEGAUGE_TESTBED= $(RUN) -m testbed down; then \
 	echo "The testbed in .testbed did not stop. If none of its processes runs: rm -rf .testbed, then make clean." >&2; exit 1; fi
-	@if [ -d .hosts ]; then NODEGAUGE_HOSTS= $(RUN) -m hosts down; fi
+	@if [ -d .hosts ]; then $(RUN) -m testbed --dir .hosts down; fi
 	@rm -rf .venv .testbed .hosts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@rm -rf nodegauge.egg-info operator/src/nodegauge.egg-info probes/src/nodegauge.egg-info
