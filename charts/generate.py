@@ -79,11 +79,10 @@ def admission() -> str:
     lists = {
         "labels": [label.key for label in labels()],
         "classes": [value.value for value in InterconnectClass],
-        "taints": list(names.NODE_TAINTS),
+        "taints": names.TAINT_FORM,
         "deviceRule": names.DEVICE_RULE,
         "deviceRuleNames": names.DEVICE_RULE_NAMES,
         "draDriver": names.DRA_DRIVER,
-        "unvalidated": names.TAINT_UNVALIDATED,
         "causes": [value.value for value in Cause],
         "condition": names.CONDITION,
         "probeLabel": names.POD_PROBE,
@@ -167,8 +166,9 @@ def text_rules(schema: Schema) -> list[Schema]:
     for rule in rules(schema):
         if match := re.fullmatch(r"(self == '' \|\| )?self\.matches\('([^']*)'\)", rule):
             result.append({"pattern": f"^$|{match[2]}" if match[1] else match[2]})
-        elif match := re.fullmatch(r"!self\.matches\('([^']*)'\)", rule):
-            result.append({"not": {"pattern": match[1]}})
+        elif match := re.fullmatch(r"(?:self\.matches\('([^']*)'\) \|\| )?!self\.matches\('([^']*)'\)", rule):
+            barred: Schema = {"not": {"pattern": match[2]}}
+            result.append({"anyOf": [{"pattern": match[1]}, barred]} if match[1] else barred)
     return result
 
 

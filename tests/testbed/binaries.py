@@ -27,6 +27,10 @@ CHOICE = "NODEGAUGE_KUBERNETES"
 ETCD = "3.7.0"
 """Of kubeadm 1.37.2 with every Kubernetes from 1.34 on (constants.go, SupportedEtcdVersion)."""
 HELM = "4.3.1"
+CONTAINERD = "2.3.7"
+CONTAINERD_MODULE = "github.com/containerd/containerd/v2"
+DRA_HELPER = "0.36.3"
+"""Of k8s.io/dynamic-resource-allocation; kubelets of both releases take its plugin."""
 PROMETHEUS = "3.13.5"
 ALERTMANAGER = "0.31.1"
 """Later modules lack the assets of its web UI, without which it does not build (ui/web.go, go:embed)."""
@@ -108,6 +112,13 @@ KUEUE_TOOL = Tool(
 )
 
 
+CONTAINERD_TOOLS = tuple(
+    Tool(name, CONTAINERD, "containerd", f"{CONTAINERD_MODULE}/cmd/{name}", usual, tags="no_btrfs,no_zfs")
+    for name, usual in (("containerd", "70 s"), ("containerd-shim-runc-v2", "5 s"), ("ctr", "10 s"))
+)
+DRA_TOOL = Tool("draplugin", DRA_HELPER, "draplugin", ".", "30 s")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Binaries:
     """`release`: the Kubernetes that the programs are of, such as "1.37"."""
@@ -146,6 +157,16 @@ def find_or_build(progress: Progress = say, *, environ: Mapping[str, str] = os.e
 def build_kubelet(progress: Progress = say) -> Path:
     """A kubelet of the release that is chosen; one on PATH belongs to the machine's own cluster."""
     return _build_missing([_kubernetes(release(), "kubelet")], progress)["kubelet"]
+
+
+def build_containerd(progress: Progress = say) -> Path:
+    """The folder of a containerd that knows CDI, as Debian 12's does not."""
+    return _build_missing(CONTAINERD_TOOLS, progress)["containerd"].parent
+
+
+def build_dra_plugin(progress: Progress = say) -> Path:
+    """The testbed's DRA driver."""
+    return _build_missing([DRA_TOOL], progress)["draplugin"]
 
 
 def build_kubectl(progress: Progress = say) -> Path:

@@ -24,7 +24,7 @@ from testbed.demo.fleet import FLEET
 from testbed.errors import TestbedError
 from testbed.hardware import FAULTS, HardwareError
 from testbed.matrix.needs import able, needs
-from testbed.nodes import Nodes
+from testbed.nodes import Nodes, Offer
 from testbed.profiles import names as profile_names
 from testbed.rest import Rest
 from testbed.table import table
@@ -192,7 +192,8 @@ def kubelet(options: Options) -> None:
 
 def plug(options: Options) -> None:
     """Add a node with the hardware of a profile."""
-    Nodes(options.dir).add({options.node: options.profile})
+    offers = Offer.DRA if options.dra else Offer.PLUGIN
+    Nodes(options.dir).add({options.node: options.profile}, offers=offers)
     print(options.node)
 
 
@@ -273,6 +274,9 @@ def parser() -> argparse.ArgumentParser:
     command(kubelet, "node").add_argument("what", choices=("stop", "start"))
     command(plug).add_argument("profile", help=", ".join(profile_names()))
     commands.choices["plug"].add_argument("node")
+    commands.choices["plug"].add_argument(
+        "--dra", action="store_true", help="offer the GPUs by ResourceSlices and claims alone"
+    )
     command(unplug, "node")
     command(logs, "pod").add_argument("-n", "--namespace", default="default")
     return root

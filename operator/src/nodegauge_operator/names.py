@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from enum import StrEnum
+from functools import lru_cache
 
 GROUP = "nodegauge.dev"
 VERSION = "v1alpha1"
@@ -72,6 +73,18 @@ NODE_TAINTS: dict[str, tuple[str, str]] = {
 
 TAINTS_OF_FAULTS = (TAINT_THROTTLED, TAINT_UNHEALTHY)
 """Taints that count against the budget of gated nodes."""
+
+TAINT_FORM = r"^(nodegauge[.]dev/|[^/]+/nodegauge-)(throttled|unhealthy|unvalidated)$"
+"""Every key that a taint of ours has, or had under an earlier policy (`spec.taints.keys`); for Python and
+CEL.  A policy chooses what stands before the slash, so ours are known without their policy (ADR 0061)."""
+
+
+@lru_cache(maxsize=1024)
+def own_taint(key: str) -> str:
+    """The key of `NODE_TAINTS` that a taint's key stands for; empty for a taint of others."""
+    match = re.match(TAINT_FORM, key)
+    return PREFIX + match[2] if match else ""
+
 
 CONDITION = "GPUValidated"
 

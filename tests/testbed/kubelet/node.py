@@ -10,6 +10,7 @@ from typing import Any
 
 from testbed.binaries import KUBERNETES, release
 from testbed.errors import ApiError
+from testbed.kubelet import claims
 from testbed.kubelet.api import Api, retry
 from testbed.kubelet.context import ADDRESS, Hardware, NodeContext
 from testbed.kubelet.devices import GPU_RESOURCE
@@ -48,7 +49,7 @@ def node_labels(name: str, hardware: Hardware | None) -> dict[str, str]:
         "beta.kubernetes.io/os": "linux",
         "beta.kubernetes.io/arch": architecture,
     }
-    if hardware is not None:
+    if hardware is not None and not hardware.devices:
         labels |= {
             "nvidia.com/gpu.present": "true",
             "nvidia.com/gpu.count": str(hardware.gpu_count),
@@ -113,6 +114,8 @@ class NodeAgent:
             node = await retry(lambda: self._api.patch(self.path, labels, kind=MERGE))
             await self.post_status()
         self._uid = node["metadata"]["uid"]
+        if self._node.hardware is not None and (devices := self._node.hardware.devices):
+            await claims.publish(self._api, node=self._name, uid=self._uid, devices=devices)
         await self.renew_lease()
 
     async def post_status(self) -> None:

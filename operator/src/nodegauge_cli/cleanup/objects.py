@@ -376,7 +376,7 @@ def _node_name(node: NodeView) -> str:
 
 def _our_metadata(node: NodeView) -> list[str]:
     """Our labels and taints on the node, as they are printed."""
-    taints = [f"taint {taint.key}" for taint in node.taints if taint.key in names.NODE_TAINTS]
+    taints = [f"taint {taint.key}" for taint in node.taints if taint.own]
     return [*label_patch(node, {}), *taints]
 
 

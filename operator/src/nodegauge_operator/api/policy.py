@@ -33,6 +33,20 @@ IMAGE = r"^(localhost|[^/]*[.:][^/]*)/"
 """Begins with a registry's host, as container runtimes tell one from the first part of a name."""
 
 
+TAINT_KEY = r"(?:[a-z0-9](?:[-a-z0-9]*[a-z0-9])?[.])*[a-z0-9](?:[-a-z0-9]*[a-z0-9])?/nodegauge-"
+"""What a policy writes before the name of a taint: a DNS subdomain, as of any key of Kubernetes."""
+FOREIGN_TAINTS = re.compile(
+    r"([^/]*[.])?(nodegauge[.]dev|kubernetes[.]io|(x-)?k8s[.]io|nvidia[.]com|karpenter[.]sh)/"
+)
+"""Domains whose taints other controllers set, remove and act on."""
+READ_BY_OTHERS = re.compile(
+    r"nodegauge[.]dev/(throttled|unhealthy|unvalidated)$|"
+    r"((startup|status|ignore)-taint[.]cluster-autoscaler[.]kubernetes[.]io|readiness[.]k8s[.]io)/"
+)
+"""What may stand below these all the same: autoscalers know such keys by their prefix (kubernetes/autoscaler,
+utils/taints/taints.go; kubernetes-sigs/karpenter, pkg/scheduling/taints.go)."""
+
+
 def names_registry(image: str) -> bool:
     """Whether the reference begins with its registry.  A node would pull any other from its default registry,
     whoever published something there under that name."""
@@ -127,6 +141,27 @@ class Until(StrEnum):
     NCCL = "Nccl"
 
 
+class TaintKeys(Struct, frozen=True, kw_only=True):
+    """The key of each taint, for others that know taints by their keys.  Only the part before the slash is
+    the policy's: behind any but `nodegauge.dev/` stands `nodegauge-NAME` (ADR 0061)."""
+
+    throttled: str = names.TAINT_THROTTLED
+    """Key of nodegauge.dev/throttled."""
+    unhealthy: str = names.TAINT_UNHEALTHY
+    """Key of nodegauge.dev/unhealthy."""
+    unvalidated: str = names.TAINT_UNVALIDATED
+    """Key of nodegauge.dev/unvalidated."""
+
+    def key_of(self, own: str) -> str:
+        """The key under which this policy sets a taint of `names.NODE_TAINTS`."""
+        return str(getattr(self, own.removeprefix(names.PREFIX)))
+
+    @property
+    def tolerated(self) -> tuple[str, ...]:
+        """Keys that our pods tolerate: ours as kubelets register with them, and the policy's."""
+        return tuple(dict.fromkeys([*names.NODE_TAINTS, *map(self.key_of, names.NODE_TAINTS)]))
+
+
 class Taints(Struct, frozen=True, rename="camel", kw_only=True):
     """How nodes with a fault are tainted (mode Enforce)."""
 
@@ -141,6 +176,8 @@ class Taints(Struct, frozen=True, rename="camel", kw_only=True):
     """What to do with the taint nodegauge.dev/unvalidated."""
     unvalidated_until: Until = Until.HEALTH
     """What removes that taint."""
+    keys: TaintKeys = TaintKeys()
+    """Keys of the taints."""
 
     def effect_of(self, cause: Cause) -> Effect:
         """The effect of one cause."""
@@ -410,6 +447,7 @@ def parse(body: dict[str, Any]) -> Policy:
     except msgspec.ValidationError as error:
         raise PolicyInvalid(str(error).replace("`$", "`spec")) from None
     _check_images(spec)
+    _check_taint_keys(spec.taints.keys)
     if problem := key_problem(spec.node_selector, short_key=spec.labels.interconnect_key):
         raise PolicyInvalid(problem)
     return Policy(
@@ -419,6 +457,18 @@ def parse(body: dict[str, Any]) -> Policy:
         spec=spec,
         close_incident=(metadata.get("annotations") or {}).get(names.CLOSE_INCIDENT, ""),
     )
+
+
+def _check_taint_keys(keys: TaintKeys) -> None:
+    for own in names.NODE_TAINTS:
+        name, key = own.removeprefix(names.PREFIX), keys.key_of(own)
+        well_formed = key == own or re.fullmatch(TAINT_KEY + name, key)
+        if not well_formed or (FOREIGN_TAINTS.match(key) and not READ_BY_OTHERS.match(key)):
+            raise PolicyInvalid(
+                f"{key!r} is no key for this taint: write {own}, or a prefix of your own or of an autoscaler "
+                f"with /nodegauge-{name}, such as startup-taint.cluster-autoscaler.kubernetes.io/nodegauge-"
+                f"{name} - at `spec.taints.keys.{name}`"
+            )
 
 
 def _check_images(spec: PolicySpec) -> None:

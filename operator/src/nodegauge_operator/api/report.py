@@ -321,11 +321,16 @@ class DesiredTaint(Struct, frozen=True, kw_only=True):
     """A taint of ours as it should stand on the node."""
 
     key: str
-    """One of `names.NODE_TAINTS`."""
+    """As the policy asks for (`spec.taints.keys`)."""
     value: str = ""
     """The cause; empty for unvalidated."""
     effect: str = "NoSchedule"
     """NoSchedule, PreferNoSchedule or NoExecute."""
+
+    @property
+    def own(self) -> str:
+        """Which of `names.NODE_TAINTS` it is; empty for none."""
+        return names.own_taint(self.key)
 
 
 class DeviceState(OpenEnum):

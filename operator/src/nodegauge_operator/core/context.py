@@ -426,8 +426,8 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         and time alone moves no gate of a paused policy.  A reservation that the node does not carry yet
         needs a run and a slot: who can write reports can write one.  A node that gives way has no slot.
         """
-        reserved = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.status.desired.taints)
-        on_node = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.node.taints)
+        reserved = any(taint.own in names.TAINTS_OF_FAULTS for taint in self.status.desired.taints)
+        on_node = any(taint.own in names.TAINTS_OF_FAULTS for taint in self.node.taints)
         slot = self.gate_slot and not self.gives_way and self.status.probe[HEALTH].last_run is not None
         return gates.current(
             self.status.gates,

@@ -171,7 +171,7 @@ def _of_gates(
     The identity is made of the gates' states and times: the same change is told once, a relapse again.
     """
     old, new = (
-        {taint.key: taint for taint in status.desired.taints if taint.key in names.TAINTS_OF_FAULTS}
+        {taint.own: taint for taint in status.desired.taints if taint.own in names.TAINTS_OF_FAULTS}
         for status in (before, after)
     )
     changes, by_code = [], {fault.code: fault for fault in every}
@@ -250,7 +250,7 @@ def _with_findings(change: Change, every: Sequence[Fault]) -> Change:
 
 def _lifted(taint: DesiredTaint, before: ReportStatus, after: ReportStatus) -> tuple[Reason, str]:
     """Why a taint is no longer wanted: on trial, healed, or the policy asks for none now."""
-    entered = gates.entered(before.gates, gates.KIND_OF_TAINT[taint.key])
+    entered = gates.entered(before.gates, gates.KIND_OF_TAINT[taint.own])
     codes = {gate.code for gate in entered if gate.state is not GateState.HELD_BACK}
     states = {gate.state for gate in after.gates if gate.code in codes}
     reason = Reason.TAINT_LIFTED

@@ -307,22 +307,22 @@ def taints(status: ReportStatus, *, policy: Policy) -> list[DesiredTaint]:
     the first pass if the policy wants it."""
     if policy.spec.mode is Mode.OBSERVE:
         return []
-    wanted = []
+    wanted, keys = [], policy.spec.taints.keys
     for kind, key in TAINT_KEYS.items():
         gate = tainting(status, kind, policy=policy)
         if gate is not None:
             cause = GATES[gate.code].cause
             effect = policy.spec.taints.effect_of(cause)
-            wanted.append(DesiredTaint(key=key, value=cause.value, effect=effect.value))
+            wanted.append(DesiredTaint(key=keys.key_of(key), value=cause.value, effect=effect.value))
     if not status.passed_at and policy.closes_new_nodes:
-        wanted.append(DesiredTaint(key=names.TAINT_UNVALIDATED))
+        wanted.append(DesiredTaint(key=keys.key_of(names.TAINT_UNVALIDATED)))
     return wanted
 
 
 def tainting(status: ReportStatus, kind: GateKind, *, policy: Policy) -> GateStatus | None:
     """The gate that gives the taint of this kind its value.  One of an unknown state (a newer operator wrote
     it) keeps a taint that stands, and sets none."""
-    stands = any(taint.key == TAINT_KEYS[kind] for taint in status.desired.taints)
+    stands = any(taint.own == TAINT_KEYS[kind] for taint in status.desired.taints)
     return next(
         (
             gate

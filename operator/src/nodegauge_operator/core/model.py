@@ -33,6 +33,11 @@ class Taint(Struct, frozen=True, kw_only=True):
     added: str = ""
     """`timeAdded`, as it stands: a patch has to repeat it."""
 
+    @property
+    def own(self) -> str:
+        """Which of our taints it is, whatever its key (`names.own_taint`); empty for a taint of others."""
+        return names.own_taint(self.key)
+
 
 class ConditionView(Struct, frozen=True, kw_only=True):
     """Our condition as it stands on the node."""

@@ -267,14 +267,15 @@ def taint_patch(
     """The whole list of taints that carries exactly `wanted` of ours; None if the node already does.
 
     A patch of taints replaces the whole list (promise 2): foreign taints keep their order and `timeAdded`,
-    and so do ours if they do not change.  Only keys of `names.NODE_TAINTS` are ours.  `leave`: keys of ours
-    that stay as they are unless wanted.  `unvalidated` keeps the value and effect that a kubelet gave it.
+    and so do ours if they do not change.  Ours are all that `names.own_taint` knows, so that one of an
+    earlier key goes when the new one comes.  `leave`: those of ours that stay as they are unless wanted.
+    `unvalidated` keeps the value and effect that a kubelet gave it.
     """
-    missing = {taint.key: taint for taint in wanted if taint.key in names.NODE_TAINTS}
+    missing = {taint.key: taint for taint in wanted if taint.own}
     after: list[Taint] = []
-    untouched = (leave - missing.keys()) | (UNVALIDATED & missing.keys())
+    untouched = leave - {taint.own for taint in missing.values()}
     for taint in node.taints:
-        if taint.key not in names.NODE_TAINTS or taint.key in untouched:
+        if not taint.own or taint.own in untouched or (taint.own in UNVALIDATED and taint.key in missing):
             after.append(taint)
         elif taint.key in missing and not any(seen.key == taint.key for seen in after):
             after.append(_kept_or_new(node, missing[taint.key]))

@@ -94,7 +94,7 @@ def _unavailable(status: ReportStatus, node: NodeView, policy: Policy | None) ->
     """Why a node without a confirmed fault gives no GPU; empty if it does."""
     left_alone = status.override is not None and status.override.leaves_alone
     unreadable = status.probe[HEALTH].unreadable is not None
-    unvalidated = any(taint.key == names.TAINT_UNVALIDATED for taint in node.taints)
+    unvalidated = any(taint.own == names.TAINT_UNVALIDATED for taint in node.taints)
     reasons = {
         Lost.AWAY: not node.may_run,
         Lost.PAUSED: left_alone or (policy is not None and policy.paused),

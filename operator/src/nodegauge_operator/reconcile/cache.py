@@ -34,8 +34,6 @@ from nodegauge_operator.core.watch_pod import WatchView
 
 log = logging.getLogger("nodegauge.report")
 
-TAINTS_READ = frozenset({*names.NODE_TAINTS, *names.TAINTS_OF_NODES_BEING_REMOVED})
-
 
 class Restored(Exception):
     """A read shows less than was seen before it began, which only etcd restored from a backup explains.
@@ -492,4 +490,5 @@ def version_of(text: str) -> int:
 def _relevant(node: NodeView) -> NodeView:
     """The node as far as decisions depend on it: without its revision, which a heartbeat changes, and
     without taints of others."""
-    return replace(node, resource_version="", taints=tuple(t for t in node.taints if t.key in TAINTS_READ))
+    taints = (t for t in node.taints if t.own or t.key in names.TAINTS_OF_NODES_BEING_REMOVED)
+    return replace(node, resource_version="", taints=tuple(taints))

@@ -441,7 +441,7 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
     gated = is_gated(report) or is_tainted(node)
     waiting = (g for g in status.gates if g.state is GateState.HELD_BACK and not g.on_devices)
     held_back = [] if gated else list(waiting)
-    taints = [t for t in status.desired.taints if t.key in names.TAINTS_OF_FAULTS]
+    taints = [t for t in status.desired.taints if t.own in names.TAINTS_OF_FAULTS]
     whole = [p for p in status.probes if p.image and p.name in KINDS and KINDS[p.name].holds_gpus]
     bad = {p.name for p in whole if p.failing_since or p.verdict is Verdict.FAIL}
     return NodeCounts(
@@ -450,7 +450,7 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
         verdict=status.raw_verdict.value,
         klass=status.interconnect.klass or NONE,
         agreement=status.bandwidth.agreement,
-        gates=tuple(sorted({(t.key.removeprefix(names.PREFIX), t.value) for t in taints})),
+        gates=tuple(sorted({(t.own.removeprefix(names.PREFIX), t.value) for t in taints})),
         gated=gated,
         waiting=bool(held_back),
         held_back=tuple(sorted({_cause(gate) for gate in held_back if not gate.incident})),
@@ -499,7 +499,7 @@ def _silent(node: NodeView, *, unreadable: bool) -> str:
 
 def is_tainted(node: NodeView) -> bool:
     """Whether the node carries a taint of ours for a fault."""
-    return any(taint.key in names.TAINTS_OF_FAULTS for taint in node.taints)
+    return any(taint.own in names.TAINTS_OF_FAULTS for taint in node.taints)
 
 
 def _cause(gate: GateStatus) -> str:

@@ -497,4 +497,4 @@ def _changes(patch: actions.PatchNode) -> str:
 
 
 def _taints(taints: Iterable[Taint]) -> list[str]:
-    return [f"{t.key}={t.value}:{t.effect}" for t in taints if t.key in names.NODE_TAINTS]
+    return [f"{t.key}={t.value}:{t.effect}" for t in taints if t.own]

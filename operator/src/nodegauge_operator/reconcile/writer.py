@@ -105,8 +105,8 @@ class Writer(Struct, kw_only=True):
     async def _patch_node(self, step: actions.PatchNode) -> None:
         """Write labels and taints; a new taint for a fault reserves a slot first, until the report holds
         it."""
-        name, before = step.node.name, {taint.key for taint in step.node.taints}
-        new = {taint.key for taint in step.taints or ()} - before
+        name, before = step.node.name, {taint.own for taint in step.node.taints}
+        new = {taint.own for taint in step.taints or ()} - before
         gates = not new.isdisjoint(names.TAINTS_OF_FAULTS)
         if gates and not self.gate_budget.reserve(name):
             raise NoSlot(f"node {name} would be gated without a slot in the budget")

@@ -170,7 +170,7 @@ def _tolerations(policy: Policy, defaults: ProbeDefaults) -> list[dict[str, Any]
     configured = configured_tolerations(policy, defaults)
     if not configured:
         return [{"operator": "Exists"}]
-    return configured + [{"key": key, "operator": "Exists"} for key in names.NODE_TAINTS]
+    return configured + [{"key": key, "operator": "Exists"} for key in policy.spec.taints.keys.tolerated]
 
 
 def _metadata(context: Context, kind: ProbeKind, run: NextRun) -> dict[str, Any]:

@@ -212,7 +212,10 @@ def tolerations(context: Context) -> list[dict[str, Any]]:
             {"key": taint.key, "operator": "Exists"}
             for taint in context.node.taints
             if not taint.key.startswith(KUBERNETES_TAINTS)
-            and taint.key not in names.NODE_TAINTS
+            and not taint.own
             and taint.key not in names.TAINTS_OF_NODES_BEING_REMOVED
         ]
-    return foreign + [{"key": key, "operator": "Exists"} for key in names.NODE_TAINTS]
+    # an earlier key too, which the node carries until its patch
+    earlier = [taint.key for taint in context.node.taints if taint.own]
+    ours = dict.fromkeys([*context.policy.spec.taints.keys.tolerated, *earlier])
+    return foreign + [{"key": key, "operator": "Exists"} for key in ours]
