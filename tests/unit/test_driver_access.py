@@ -55,7 +55,7 @@ def test_auto_follows_what_the_node_offers(node: ANode, access: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "access", "said"),
+    ("node", "access", "refusal"),
     [
         (BARE, DriverAccess.RUNTIME, "offers neither nvidia.com/gpu nor devices of gpu.nvidia.com"),
         (BY_CLAIM, DriverAccess.RUNTIME, "driverAccess to Auto"),
@@ -65,9 +65,9 @@ def test_auto_follows_what_the_node_offers(node: ANode, access: str) -> None:
         (BY_CLAIM, DriverAccess.DRA, ""),
     ],
 )
-def test_a_gap_is_said(node: ANode, access: DriverAccess, said: str) -> None:
-    assert said in gap(node, access)
-    assert bool(said) == bool(gap(node, access))
+def test_a_gap_is_said(node: ANode, access: DriverAccess, refusal: str) -> None:
+    assert refusal in gap(node, access)
+    assert bool(refusal) == bool(gap(node, access))
 
 
 @pytest.mark.parametrize(
@@ -191,10 +191,10 @@ def test_slices_that_go_for_a_while_change_nothing_and_a_device_plugin_ends_it()
 
 def test_a_refused_template_starts_no_run_and_says_the_command() -> None:
     operator = fleet()
-    said = (
+    refusal = (
         f"admin access to devices requires the `{names.ADMIN_ACCESS}: true` label on the containing namespace"
     )
-    operator.refuse("POST", api_server.TEMPLATES, Refused(said))
+    operator.refuse("POST", api_server.TEMPLATES, Refused(refusal))
     operator.keep_watch_sets()
     operator.cluster.pass_time(3600)
     operator.look()

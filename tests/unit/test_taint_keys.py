@@ -9,7 +9,7 @@ from nodegauge_operator.api.policy import PolicyInvalid, parse
 from nodegauge_operator.core.outlets import taint_patch
 from nodegauge_operator.core.probes.whole_node import tolerations
 from support.api_server import NODES, POLICIES
-from support.objects import make_node, make_policy, make_report, taint
+from support.objects import MINUTE, make_node, make_policy, make_report, taint
 from support.operator import SteppedOperator, some_nodes
 
 NAMES = [key.removeprefix(names.PREFIX) for key in names.NODE_TAINTS]
@@ -38,6 +38,7 @@ def test_a_changed_key_comes_in_the_write_that_removes_the_earlier_one() -> None
     operator.measure("gpu-lost=b")
     tainted_at = operator.status["taintedAt"]
     for prefix in (CA, OTHER, names.PREFIX, CA):
+        operator.cluster.pass_time(61 * MINUTE)
         operator.client.log.clear()
         ask_for(operator, prefix)
         operator.catch_up(granted=False)

@@ -13,7 +13,7 @@ from nodegauge_operator.core.waiting import (
     ALL,
     Demand,
     HoldingRun,
-    Place,
+    Placement,
     WaitingPod,
     claimed_gpus,
     demand,
@@ -23,7 +23,7 @@ from nodegauge_operator.core.waiting import (
 from nodegauge_operator.kube import waiting as kube
 from nodegauge_operator.kube.decoding import decoded_pod_event
 from nodegauge_operator.kube.errors import Forbidden
-from nodegauge_operator.reconcile.waiting import PATIENCE
+from nodegauge_operator.reconcile.waiting import RETRY_SECONDS
 from support.api_server import NODES, PODS, REPORTS, Body
 from support.objects import NOW, make_node, make_pod
 from support.operator import MEASURING
@@ -114,7 +114,7 @@ def named(operator: str, *values: str, key: str = "pool") -> Body:
 
 
 @pytest.mark.parametrize(
-    ("place", "fits"),
+    ("spec", "fits"),
     [
         ({"nodeSelector": {"pool": "a"}}, True),
         ({"nodeSelector": {"pool": "b"}}, False),
@@ -126,8 +126,8 @@ def named(operator: str, *values: str, key: str = "pool") -> Body:
         (affine(fields=(named("In", "node-2", key="metadata.name"),)), False),
     ],
 )
-def test_where_a_pod_could_go(place: Body, fits: bool) -> None:
-    view = read(body(EIGHT | place))
+def test_where_a_pod_could_go(spec: Body, fits: bool) -> None:
+    view = read(body(EIGHT | spec))
     wanted = demand(view, {}) if view else None
     assert wanted is not None
     assert wanted.fits(NODE) is fits
@@ -157,8 +157,8 @@ def run(number: int, *, bound: bool = True, **more: Any) -> HoldingRun:
 
 
 def waiting(uid: str, gpus: int, **more: Any) -> tuple[WaitingPod, Demand]:
-    pod = WaitingPod(uid=uid, name=f"team/{uid}", gpus=gpus, place=Place(), **more)
-    return pod, Demand(gpus, False, pod.place)
+    pod = WaitingPod(uid=uid, name=f"team/{uid}", gpus=gpus, placement=Placement(), **more)
+    return pod, Demand(gpus, False, pod.placement)
 
 
 @pytest.mark.parametrize(
@@ -168,13 +168,13 @@ def waiting(uid: str, gpus: int, **more: Any) -> tuple[WaitingPod, Demand]:
         ([waiting("a", 4), waiting("b", 4)], [run(1), run(2)], {}, {"run-2"}),
         ([waiting("a", 8), waiting("b", 8)], [run(1), run(2), run(3)], {}, {"run-2", "run-3"}),
         ([waiting("a", 9)], [run(1)], {}, set()),
-        ([waiting("a", ALL)], [run(1, told=True), run(2)], {}, set()),
-        ([waiting("a", ALL)], [run(1, told=True, late=True), run(2)], {}, {"run-2"}),
+        ([waiting("a", ALL)], [run(1, ending=True), run(2)], {}, set()),
+        ([waiting("a", ALL)], [run(1, ending=True, late=True), run(2)], {}, {"run-2"}),
         ([waiting("a", 8, nominated="node-1")], [run(1), run(2)], {}, {"run-1"}),
         ([waiting("a", 8)], [run(2)], {"a": "node-1"}, set()),
         (
             [waiting("b", 8), waiting("a", 8)],
-            [run(1, told=True), run(2)],
+            [run(1, ending=True), run(2)],
             {"a": "node-1"},
             {"run-2"},
         ),
@@ -217,7 +217,7 @@ def probe(operator: Operator) -> Body:
     return next((p for p in probes if p["name"] == names.PROBE_NCCL), {})
 
 
-async def held(operator: Operator) -> str:
+async def holding_pod(operator: Operator) -> str:
     while not (pods := [pod for pod in operator.cluster.pods() if "-nccl-" in pod["metadata"]["name"]]):
         await operator.after(0.1)
     operator.cluster.schedule(pods[0])
@@ -235,7 +235,7 @@ async def test_a_run_leaves_its_gpus_and_none_starts_while_somebody_waits(
 ) -> None:
     stream = Stream(monkeypatch)
     await operator.begin(1, gpus=2)
-    run = await held(operator)
+    run = await holding_pod(operator)
     labels = operator.cluster.get(NODES, "node-0")["metadata"]["labels"]
     stream.say(body(of_class(1)))
     await operator.after(RUN_SECONDS / 10)
@@ -269,7 +269,7 @@ async def test_who_could_not_take_what_one_run_left_gets_another(
     assert follow.look() == {"node-2"}
     operator.sweep.cache.drop_pod(run(2).pod)
     assert (follow.look(), ended()) == (set(), 0)
-    await asyncio.sleep(PATIENCE + 1)
+    await asyncio.sleep(RETRY_SECONDS + 1)
     assert follow.look() == {"node-1"}
     task.cancel()
 

@@ -126,15 +126,23 @@ class Cause(StrEnum):
     SLOW_GPU = "slow-gpu"
     NCCL = "nccl"
     BUSBW = "busbw"
+    NEVER_VALIDATED = "never-validated"
 
 
 class Judged(StrEnum):
     """Which runs a gate counts: every readable run, only runs under load, or runs that read nothing (a
-    readable run is good; the operator answers, because there is no result to judge)."""
+    readable run is good; the operator answers, because there is no result to judge).  `by-time` counts none:
+    the policy's deadline enters it, the first pass leaves it."""
 
     ALWAYS = "always"
     UNDER_LOAD = "under-load"
     UNREAD = "unread"
+    BY_TIME = "by-time"
+
+    @property
+    def of_results(self) -> bool:
+        """Whether the judge answers it, from a result."""
+        return self not in (Judged.UNREAD, Judged.BY_TIME)
 
 
 class Gate(Struct, frozen=True, kw_only=True):

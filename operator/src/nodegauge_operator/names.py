@@ -60,7 +60,8 @@ NODE_TAINTS: dict[str, tuple[str, str]] = {
     ),
     TAINT_UNHEALTHY: (
         "corruption | gpu-lost | reset-required | power-cable | gpu-fault | unreadable | recovery-action | "
-        "xid | memory | psu | p2p | nvlink | pcie | slow-gpu | nccl | busbw",
+        "xid | memory | psu | p2p | nvlink | pcie | slow-gpu | nccl | busbw | "
+        "never-validated",
         "The hardware is broken or does not respond; the NodeReport has the evidence.",
     ),
     TAINT_UNVALIDATED: (

@@ -28,6 +28,7 @@ def test_a_recipe_fits_its_schema(api: Rest, body: Object) -> None:
         odd = body | {"spec": body["spec"] | {"odd": 1}}
         with pytest.raises(ApiError, match="unknown field"):
             api.create(f"{path}?fieldValidation=Strict", odd)
-        api.create(f"{path}?fieldValidation=Strict", body)
+        made = api.create(f"{path}?fieldValidation=Strict", body)
+        assert made["spec"] == body["spec"]
     finally:
         api.delete(f"{CRDS}/{crd['metadata']['name']}")

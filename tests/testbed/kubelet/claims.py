@@ -52,8 +52,8 @@ async def prepare(pod: Object, container: Object, api: Api) -> Given:
 
 async def _allocated(pod: Object, claim: str, api: Api) -> list[Object]:
     path = f"{API}/namespaces/{pod['metadata']['namespace']}/resourceclaims/{claim}"
-    found = await _unless(404, lambda: api.get(path)) if claim else {}
-    status = found.get("status") or {}
+    answer = await _unless(404, lambda: api.get(path)) if claim else {}
+    status = answer.get("status") or {}
     if pod["metadata"]["uid"] not in {user["uid"] for user in status.get("reservedFor") or []}:
         raise ContainerWaits(f"claim {claim} is not reserved for the pod", reason="ContainerCreating")
     results: list[Object] = status["allocation"]["devices"]["results"]

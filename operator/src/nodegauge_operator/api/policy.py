@@ -154,7 +154,11 @@ class TaintKeys(Struct, frozen=True, kw_only=True):
 
     def key_of(self, own: str) -> str:
         """The key under which this policy sets a taint of `names.NODE_TAINTS`."""
-        return str(getattr(self, own.removeprefix(names.PREFIX)))
+        return {
+            names.TAINT_THROTTLED: self.throttled,
+            names.TAINT_UNHEALTHY: self.unhealthy,
+            names.TAINT_UNVALIDATED: self.unvalidated,
+        }[own]
 
     @property
     def tolerated(self) -> tuple[str, ...]:
@@ -176,6 +180,9 @@ class Taints(Struct, frozen=True, rename="camel", kw_only=True):
     """What to do with the taint nodegauge.dev/unvalidated."""
     unvalidated_until: Until = Until.HEALTH
     """What removes that taint."""
+    validated_within: Annotated[str, Meta(pattern=rf"^$|{DURATION}", max_length=32)] = ""
+    """Time from the making of node and report until a node that has not passed is `never-validated`; empty
+    for no deadline."""
     keys: TaintKeys = TaintKeys()
     """Keys of the taints."""
 

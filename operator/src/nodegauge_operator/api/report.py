@@ -18,6 +18,8 @@ from msgspec import Struct
 from nodegauge_judge import Finding, OpenEnum, Verdict
 from nodegauge_judge.model import Versions
 from nodegauge_operator import names
+from nodegauge_operator.api.bandwidth_status import BandwidthStatus
+from nodegauge_operator.api.desired_device import DesiredDevice
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.history import Change, Condition, Transition
 from nodegauge_operator.api.load_status import LoadStatus
@@ -174,41 +176,6 @@ class InterconnectStatus(Struct, frozen=True, rename="camel", kw_only=True):
         return self.klass or self.reported, self.nvlink_gbps
 
 
-class BandwidthStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """Bandwidth of collectives as last measured.  Results stay while no new run can be made."""
-
-    all_reduce: int | None = None
-    """Whole GB/s of bus bandwidth at 1 GiB; null if not measured."""
-    all_gather: int | None = None
-    """As `all_reduce`."""
-    reduce_scatter: int | None = None
-    """As `all_reduce`."""
-    p2p_off: float | None = msgspec.field(default=None, name="p2pOff")
-    """GB/s of bus bandwidth of all_reduce through host memory alone (NCCL_P2P_DISABLE=1)."""
-    gpus: int = 0
-    """GPUs that took part."""
-    of: int = 0
-    """GPUs that the node should have."""
-    agreement: str = ""
-    """Whether bandwidth agrees with the interconnect that NVML reports: confirmed, contradicted or unsure."""
-    message: str = ""
-    """The agreement as a sentence, with the numbers."""
-    fingerprint: str = ""
-    """What makes nodes comparable (GPU model and count, NVLinks or none, driver, NCCL), as text."""
-    grade: str = ""
-    """Digest of the expectations and thresholds that graded it.  If they change, it is graded again."""
-    again: bool = False
-    """Another run is wanted soon (something is bad for the first time, or runs disagree)."""
-    boot_id: str = msgspec.field(default="", name="bootID")
-    """Boot id of the node during the measurement."""
-    hardware: str = ""
-    """GPUs and driver as last read then, as text."""
-    reason: str = ""
-    """Why no NCCL run can be made here now, one word (SingleGpu, Mig, Cordoned, ...); empty if one can."""
-    detail: str = ""
-    """The reason as a sentence."""
-
-
 class ClockStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """The SM clock at which the GPUs last worked without a reason for a lower one."""
 
@@ -333,47 +300,6 @@ class DesiredTaint(Struct, frozen=True, kw_only=True):
         return names.own_taint(self.key)
 
 
-class DeviceState(OpenEnum):
-    """Whether a device is gated: by a rule (with effect None: would be), not yet for want of a slot or for an
-    incident, or not at all because no ResourceSlice shows it, so that nobody can get it."""
-
-    GATED = "gated"
-    HELD_BACK = "held-back"
-    NOT_OFFERED = "not-offered"
-
-
-class DesiredDevice(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """A device that a fault of its GPU gates."""
-
-    uuid: str
-    """Of the GPU, as NVML gives it."""
-    state: DeviceState
-    """Whether it is gated."""
-    key: str
-    """Key of the taint."""
-    cause: str
-    """Value of the taint: the worst cause."""
-    code: str
-    """The finding."""
-    since: str = ""
-    """When it was confirmed (RFC 3339)."""
-    effect: str = "NoSchedule"
-    """NoSchedule, or None in a dry run."""
-    serial: str = ""
-    """Serial number of the GPU; empty if unknown."""
-    driver: str = ""
-    """DRA driver; with the next two empty for a device that no ResourceSlice shows."""
-    pool: str = ""
-    """Pool of the device."""
-    name: str = ""
-    """Name within the pool."""
-
-    @property
-    def taken(self) -> bool:
-        """Whether it is out of use by a rule that stands or is to stand."""
-        return self.state is DeviceState.GATED and self.effect != "None"
-
-
 class DesiredNode(Struct, frozen=True, rename="camel", kw_only=True):
     """What the node should carry, and why.  Labels and taints are on the node a moment earlier."""
 
@@ -479,6 +405,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """Version by which the next write is made: another writer's change refuses it."""
     node_uid: str
     """UID of the owning node; with another one than the node's the report counts as absent."""
+    created_at: float = 0.0
+    """When it was made, epoch seconds; 0.0 if unknown."""
     requested_at: str = ""
     """`spec.requestedAt`: a new value asks for one run of each probe."""
     requested_probes: dict[str, str] = {}
@@ -514,6 +442,7 @@ def parse_report(body: Mapping[str, Any]) -> Report:
         uid=metadata.get("uid", ""),
         resource_version=metadata.get("resourceVersion", ""),
         node_uid=owners[0].get("uid", "") if owners else "",
+        created_at=unstamp(metadata.get("creationTimestamp") or ""),
         requested_at=asked.get("requestedAt") or "",
         requested_probes=asked.get("requestedProbes") or {},
         status=status,

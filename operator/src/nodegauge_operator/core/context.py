@@ -362,6 +362,15 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
             return NEVER
         return unstamp(unreadable.since) + seconds(self.policy.spec.probes.health.unread_after)
 
+    @property
+    def validates_by(self) -> float:
+        """By when the node has to pass, epoch seconds; `NEVER` once it has, in a paused policy, or without a
+        deadline.  An interruption begins it anew: nobody could look at the node meanwhile."""
+        within = self.policy.spec.taints.validated_within
+        if not within or self.status.passed_at or self.policy.paused or not self.node.created_at:
+            return NEVER
+        return max(self.node.created_at, self.report.created_at, self.since) + seconds(within)
+
     @cached_property
     def _stays_stale(self) -> bool:
         """The report says that the health reading is stale, and no run has read the node since: neither a gap
@@ -428,7 +437,8 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         """
         reserved = any(taint.own in names.TAINTS_OF_FAULTS for taint in self.status.desired.taints)
         on_node = any(taint.own in names.TAINTS_OF_FAULTS for taint in self.node.taints)
-        slot = self.gate_slot and not self.gives_way and self.status.probe[HEALTH].last_run is not None
+        ran = self.status.probe[HEALTH].last_run is not None or self.now >= self.validates_by
+        slot = self.gate_slot and not self.gives_way and ran
         return gates.current(
             self.status.gates,
             policy=self.policy,

@@ -26,6 +26,7 @@ from nodegauge_operator.core import (
     gates,
     node_history,
     transitions,
+    validation,
     verdicts,
     wording,
 )
@@ -56,6 +57,9 @@ def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = 
         of_run = events.of_run(before, context.status, kind=kind)
     for each in registry.EVERY.values():
         context = context.after(each.at_look(context))
+    passed_at = context.status.passed_at or _passed_at(context)
+    by_time = validation.gates_by_time(context, passed=bool(passed_at))
+    context = context.after(replace(context.status, gates=by_time))
     status = context.status
     after = replace(
         status,
@@ -63,7 +67,7 @@ def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = 
         installation=context.defaults.installation,
         gates=context.gates,
         throttle_judged_at=gates.throttle_judged_at(status.throttle_judged_at, context.gates),
-        passed_at=status.passed_at or _passed_at(context),
+        passed_at=passed_at,
         raw_verdict=context.raw_verdict,
         override=context.override,
     )

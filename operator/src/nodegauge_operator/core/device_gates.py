@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from nodegauge_judge import Cause
+from nodegauge_operator.api.desired_device import DesiredDevice, DeviceState
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.policy import DeviceRules, Effect, Policy
-from nodegauge_operator.api.report import DesiredDevice, DeviceState, GateState, GateStatus, ReportStatus
+from nodegauge_operator.api.report import GateState, GateStatus, ReportStatus
 from nodegauge_operator.core.devices import GPU, Device
 from nodegauge_operator.core.gates import FIRST_IN_LINE, GATES, TAINT_KEYS
 from nodegauge_operator.core.model import NodeView
@@ -100,9 +101,10 @@ def taken(status: ReportStatus) -> int:
 
 def waiting(status: ReportStatus) -> int:
     """Devices that wait for a slot; one whose gate an incident holds back waits for none."""
-    held = {gate.code for gate in status.gates if gate.incident or gate.good}
+    elsewhere = {gate.code for gate in status.gates if gate.incident or gate.good}
     return sum(
-        device.state is DeviceState.HELD_BACK and device.code not in held for device in status.desired.devices
+        device.state is DeviceState.HELD_BACK and device.code not in elsewhere
+        for device in status.desired.devices
     )
 
 
@@ -144,11 +146,11 @@ def _desired(
     uuid: str, gate: GateStatus, status: ReportStatus, *, node: NodeView, dry: bool
 ) -> Iterator[DesiredDevice]:
     rule = GATES[gate.code]
-    found = devices_of(uuid, gpus=status.gpus, devices=node.devices) or ()
-    held = gate.state is GateState.HELD_BACK and not dry
+    matches = devices_of(uuid, gpus=status.gpus, devices=node.devices) or ()
+    waits = gate.state is GateState.HELD_BACK and not dry
     whole = DesiredDevice(
         uuid=uuid,
-        state=DeviceState.HELD_BACK if held else DeviceState.GATED,
+        state=DeviceState.HELD_BACK if waits else DeviceState.GATED,
         key=TAINT_KEYS[rule.kind],
         cause=rule.cause.value,
         code=gate.code,
@@ -156,9 +158,9 @@ def _desired(
         effect="None" if dry else "NoSchedule",
         serial=next((gpu.serial for gpu in status.gpus.known() if gpu.uuid == uuid), ""),
     )
-    if not found:
+    if not matches:
         yield replace(whole, state=DeviceState.NOT_OFFERED)
-    for device in found:
+    for device in matches:
         yield replace(whole, driver=device.driver, pool=device.pool, name=device.name)
 
 

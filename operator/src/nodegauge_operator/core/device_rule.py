@@ -14,7 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import DesiredDevice, DeviceState, ReportStatus
+from nodegauge_operator.api.desired_device import DesiredDevice, DeviceState
+from nodegauge_operator.api.report import ReportStatus
 from nodegauge_operator.core.model import NodeView
 
 KIND, PLURAL, GROUP = "DeviceTaintRule", "devicetaintrules", "resource.k8s.io"

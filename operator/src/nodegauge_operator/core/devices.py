@@ -88,8 +88,8 @@ def _device(body: Mapping[str, Any], *, pool: str) -> Device:
     def text(*keys: str) -> str:
         """The first of these attributes that is a text; one without a domain is the driver's own."""
         spelled = (name for key in keys for name in (key, f"{names.DRA_DRIVER}/{key}"))
-        found = (str((attributes.get(name) or {}).get("string") or "") for name in spelled)
-        return next((value for value in found if value), "")
+        texts = (str((attributes.get(name) or {}).get("string") or "") for name in spelled)
+        return next((value for value in texts if value), "")
 
     return Device(
         driver=names.DRA_DRIVER,

@@ -13,19 +13,12 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
+from nodegauge_operator.api.desired_device import DeviceState
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy
-from nodegauge_operator.api.report import (
-    DesiredTaint,
-    DeviceState,
-    GateState,
-    Outcome,
-    Report,
-    ReportStatus,
-    stamp,
-)
+from nodegauge_operator.api.report import DesiredTaint, GateState, Outcome, Report, ReportStatus, stamp
 from nodegauge_operator.core import faults, gates, wording
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.context import HEALTH, Context
@@ -186,8 +179,8 @@ def _of_gates(
     changes += [(reason, text, by_code.get(code)) for reason, text, code in of_devices]
     known = {gate.code for gate in before.gates if gate.state is GateState.HELD_BACK}
     for gate in after.gates:
-        held = gate.state is GateState.HELD_BACK and not gate.on_devices
-        if held and gate.code in gates.GATES and gate.code not in known:
+        waits = gate.state is GateState.HELD_BACK and not gate.on_devices
+        if waits and gate.code in gates.GATES and gate.code not in known:
             why = f"{faults.would_be(gate)} {faults.no_slot(gate, policy)}"
             changes.append((Reason.HELD_BACK, why, by_code.get(gate.code)))
     if not changes:
@@ -205,12 +198,12 @@ def _of_gates(
 
 
 def _of_devices(before: ReportStatus, after: ReportStatus, *, node: str) -> list[tuple[Reason, str, str]]:
-    """Devices newly gated, held back, or released: reason, text, and the finding's code."""
+    """Devices newly gated, waits back, or released: reason, text, and the finding's code."""
     old, new = (
         {(device.uuid, device.name): device for device in status.desired.devices}
         for status in (before, after)
     )
-    told = []
+    changes = []
     for key, device in new.items():
         known = old.get(key)
         if known is None or (known.state, known.cause, known.effect) != (
@@ -218,14 +211,14 @@ def _of_devices(before: ReportStatus, after: ReportStatus, *, node: str) -> list
             device.cause,
             device.effect,
         ):
-            held = device.state is DeviceState.HELD_BACK
+            waits = device.state is DeviceState.HELD_BACK
             text = f"{device.cause}: {faults.device_in_words(device, node=node)}"
-            told.append((Reason.HELD_BACK if held else Reason.DEVICES_GATED, text, device.code))
+            changes.append((Reason.HELD_BACK if waits else Reason.DEVICES_GATED, text, device.code))
     gone = [device for key, device in old.items() if key not in new and device.state is DeviceState.GATED]
     for device in gone:
         text = f"{device.cause}: device {device.name} of pool {device.pool} is gated no more"
-        told.append((Reason.DEVICES_RELEASED, text, ""))
-    return told
+        changes.append((Reason.DEVICES_RELEASED, text, ""))
+    return changes
 
 
 def _with_evidence(head: str, fault: Fault | None, most: int) -> str:
@@ -260,6 +253,8 @@ def _lifted(taint: DesiredTaint, before: ReportStatus, after: ReportStatus) -> t
     if GateState.GATED in states:
         healthy = after.override is not None and after.override.healthy
         why = "the node is taken as healthy" if healthy else "the policy no longer asks for this taint"
+    elif codes and codes <= gates.BY_TIME:
+        why = "the node has passed" if after.passed_at else "the policy no longer asks for this taint"
     elif not codes:
         why = "this version does not know the finding"
     else:

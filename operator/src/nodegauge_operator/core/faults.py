@@ -15,20 +15,12 @@ from msgspec.structs import replace
 from nodegauge_judge import CATALOGUE, Finding, Psu, Severity, bmc_witness
 from nodegauge_judge.rule import NEXT, measured, worst_first
 from nodegauge_operator import names
+from nodegauge_operator.api.desired_device import DesiredDevice, DeviceState
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy
-from nodegauge_operator.api.report import (
-    NEVER,
-    DesiredDevice,
-    DeviceState,
-    GateState,
-    GateStatus,
-    ReportStatus,
-    stamp,
-    unstamp,
-)
+from nodegauge_operator.api.report import NEVER, GateState, GateStatus, ReportStatus, stamp, unstamp
 from nodegauge_operator.core import device_rule, gates, hysteresis
 from nodegauge_operator.core.hysteresis import GateRule
 from nodegauge_operator.core.report_size import cut
@@ -256,6 +248,8 @@ def lifted_by(gate: GateStatus, *, policy: Policy) -> str:
     rule = GateRule(gate=gates.GATES[gate.code], policy=numbers)
     under_load = " under load" if gates.needs_load(gate) else ""
     runs = f"{numbers.leave_runs} good runs{under_load} in a row"
+    if gate.code in gates.BY_TIME:
+        return "the first run that passes"
     if gate.code in gates.UNREAD:
         return "the first run that can be read" if not gate.state.entered else f"{runs} that can be read"
     if gate.state is GateState.WATCHING:

@@ -59,6 +59,8 @@ for _rule in CATALOGUE.values():
 
 UNREAD = frozenset(code for code, gate in GATES.items() if gate.judged is Judged.UNREAD)
 """Gates that runs without a result enter, if the policy asks for them.  Any readable run is good."""
+BY_TIME = frozenset(code for code, gate in GATES.items() if gate.judged is Judged.BY_TIME)
+"""Gates that the policy's deadline enters, whether or not the node was read."""
 BETWEEN_GPUS = (Cause.P2P, Cause.NVLINK, Cause.NCCL)
 """After a fault of these causes a bandwidth from before says nothing.  Low bandwidth is its own number."""
 TAINT_KEYS = {GateKind.THROTTLED: names.TAINT_THROTTLED, GateKind.UNHEALTHY: names.TAINT_UNHEALTHY}
@@ -181,10 +183,10 @@ def current(
     after: list[GateStatus] = []
     for code, gate in GATES.items():
         status = known.get(code)
-        if code in UNREAD and not _has_effect(gate, policy):
+        if code in UNREAD | BY_TIME and not _has_effect(gate, policy):
             continue  # the policy asks for nothing, and missing data leaves no trace
         fresh = PROBES[code] not in not_read_lately
-        free = reserved or (slot and (names.PROBE_HEALTH not in not_read_lately or code in UNREAD))
+        free = reserved or (slot and (names.PROBE_HEALTH not in not_read_lately or code in UNREAD | BY_TIME))
         status = status and hysteresis.aged(
             status, rule=GateRule(gate=gate, policy=numbers), now=now, fresh=fresh, by_run=False
         )
@@ -314,9 +316,26 @@ def taints(status: ReportStatus, *, policy: Policy) -> list[DesiredTaint]:
             cause = GATES[gate.code].cause
             effect = policy.spec.taints.effect_of(cause)
             wanted.append(DesiredTaint(key=keys.key_of(key), value=cause.value, effect=effect.value))
-    if not status.passed_at and policy.closes_new_nodes:
+    closing = policy.closes_new_nodes or (policy.spec.mode is Mode.ENFORCE and _was_closed(status))
+    if closing and not status.passed_at and not replaces_unvalidated(status, wanted):
         wanted.append(DesiredTaint(key=keys.key_of(names.TAINT_UNVALIDATED)))
     return wanted
+
+
+def replaces_unvalidated(status: ReportStatus, wanted: Iterable[DesiredTaint]) -> bool:
+    """Whether these taints close a node that is past its deadline, so that `unvalidated` goes: autoscalers
+    wait for nodes with that one.  A soft effect closes nothing."""
+    late = any(gate.code in BY_TIME and gate.state is GateState.GATED for gate in status.gates)
+    faults = [taint for taint in wanted if taint.own == names.TAINT_UNHEALTHY]
+    return late and any(taint.effect in (Effect.NO_SCHEDULE, Effect.NO_EXECUTE) for taint in faults)
+
+
+def _was_closed(status: ReportStatus) -> bool:
+    """A taint of a node that never passed stands until it passes or a person says that it is healthy: without
+    its deadline, or its slot, the node is closed as before."""
+    healthy = status.override is not None and status.override.healthy
+    causes = {taint.value for taint in status.desired.taints}
+    return Cause.NEVER_VALIDATED in causes and not healthy
 
 
 def tainting(status: ReportStatus, kind: GateKind, *, policy: Policy) -> GateStatus | None:
@@ -399,12 +418,12 @@ def _with_slot(gate: GateStatus, *, needed: bool, slot: bool, now: float) -> Gat
 
 def _bad_gpus(locations: Iterable[Finding]) -> dict[str, list[str]]:
     """By code, the UUIDs of the GPUs where it fails; none where one of its places is not a single GPU."""
-    places: dict[str, list[str]] = {}
+    bad: dict[str, list[str]] = {}
     for finding in locations:
         if finding.severity is Severity.FAIL:
             uuid = finding.gpus[0].uuid if len(finding.gpus) == 1 else ""
-            places.setdefault(finding.code, []).append(uuid)
-    return {code: uuids for code, uuids in places.items() if all(uuids)}
+            bad.setdefault(finding.code, []).append(uuid)
+    return {code: uuids for code, uuids in bad.items() if all(uuids)}
 
 
 def _finding(code: str, *, subject: str, message: str) -> Finding:

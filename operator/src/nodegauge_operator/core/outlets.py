@@ -16,7 +16,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.policy import Mode
 from nodegauge_operator.api.report import DesiredTaint, ReportStatus, unstamp
-from nodegauge_operator.core import device_rule, events, node_history
+from nodegauge_operator.core import device_rule, events, gates, node_history
 from nodegauge_operator.core.actions import (
     HISTORY_KEY,
     TAINTS,
@@ -70,7 +70,8 @@ class Marks(Outlet):
         labels = label_patch(node, {k: v for k, v in desired.labels.items() if k in ours})
         # `unvalidated` stays, whoever set it, until the first pass, or a person takes the node as healthy
         healthy = context.override is not None and context.override.healthy
-        open_now = status.passed_at or healthy or context.policy.spec.mode is not Mode.ENFORCE
+        replaced = gates.replaces_unvalidated(status, desired.taints)
+        open_now = status.passed_at or healthy or replaced or context.policy.spec.mode is not Mode.ENFORCE
         taints = taint_patch(node, desired.taints, leave=NOTHING if open_now else UNVALIDATED)
         return PatchNode(node, labels, taints) if labels or taints is not None else None
 

@@ -350,5 +350,6 @@ def _wake_times(context: Context, pods: list[PodView]) -> Iterable[float]:
         yield context.expires_at(reading) + 1
     yield context.claims_until + 1
     yield context.unknown_at
+    yield context.validates_by
     yield gates.due_at(context.status.gates, policy=context.policy, now=context.now)
     yield overrides.changes_at(context.node.override, now=context.now)

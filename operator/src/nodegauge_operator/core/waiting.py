@@ -72,7 +72,7 @@ class Tolerated(NamedTuple):
         return self.operator == "Exists" or (bool(self.key) and self.value == taint.value)
 
 
-class Place(NamedTuple):
+class Placement(NamedTuple):
     """Where a pod may go: equal for all pods of a job.  Each of `terms` is a way to meet its affinity; none:
     it has no affinity."""
 
@@ -120,7 +120,7 @@ class WaitingPod(Struct, frozen=True, kw_only=True):
     """NAMESPACE/NAME."""
     gpus: int
     """GPUs that it asks for as an extended resource."""
-    place: Place
+    placement: Placement
     """Where it may go."""
     claims: tuple[ClaimName, ...] = ()
     """Claims that it refers to, of GPUs or of anything else."""
@@ -137,7 +137,7 @@ class Demand(NamedTuple):
 
     gpus: int
     by_claim: bool
-    place: Place
+    placement: Placement
 
     def fits(self, node: NodeView) -> bool:
         """Whether the node could serve it if nobody held its GPUs; a node of which nobody has said how many
@@ -145,7 +145,7 @@ class Demand(NamedTuple):
         if self.by_claim and node.gpu_capacity and not node.devices:
             return False  # a device plugin hands out its GPUs
         offered = _offered(node)
-        return (self.gpus >= ALL or self.gpus <= offered) and self.place.admits(node)
+        return (self.gpus >= ALL or self.gpus <= offered) and self.placement.admits(node)
 
 
 class HoldingRun(Struct, frozen=True, kw_only=True):
@@ -155,7 +155,7 @@ class HoldingRun(Struct, frozen=True, kw_only=True):
     """Where."""
     pod: PodView
     """Its pod."""
-    told: bool = False
+    ending: bool = False
     """It was decided that it ends."""
     late: bool = False
     """Its pod should have been gone long ago: nobody knows when it leaves its GPUs."""
@@ -164,7 +164,7 @@ class HoldingRun(Struct, frozen=True, kw_only=True):
     def ends(self) -> bool:
         """It is on its way out: its GPUs come free."""
         pod = self.pod
-        return self.told or bool(pod.deleting_since) or pod.finished or pod.terminated is not None
+        return self.ending or bool(pod.deleting_since) or pod.finished or pod.terminated is not None
 
 
 def waiting_pod(body: Mapping[str, Any], *, gpu_names: Collection[str]) -> WaitingPod | None:
@@ -185,7 +185,7 @@ def waiting_pod(body: Mapping[str, Any], *, gpu_names: Collection[str]) -> Waiti
         uid=metadata["uid"],
         name=f"{namespace}/{metadata['name']}",
         gpus=gpus,
-        place=_shared(_place(spec)),
+        placement=_shared(_placement(spec)),
         claims=claims,
         priority=spec.get("priority") or 0,
         since=unstamp(placed.get("lastTransitionTime") or ""),
@@ -210,7 +210,7 @@ def demand(pod: WaitingPod, known: Mapping[str, int]) -> Demand | None:
     read the most modest request is assumed."""
     by_claim = sum(known.get(claim.key, 1) for claim in pod.claims)
     gpus = pod.gpus + by_claim
-    return Demand(min(gpus, ALL), not pod.gpus, pod.place) if gpus else None
+    return Demand(min(gpus, ALL), not pod.gpus, pod.placement) if gpus else None
 
 
 def runs_to_end(
@@ -308,11 +308,11 @@ def _claims(spec: Mapping[str, Any], status: Mapping[str, Any], namespace: str) 
     )
 
 
-def _place(spec: Mapping[str, Any]) -> Place:
+def _placement(spec: Mapping[str, Any]) -> Placement:
     affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"
     ) or {}
-    return Place(
+    return Placement(
         tuple(sorted((spec.get("nodeSelector") or {}).items())),
         tuple(
             (_expressions(term.get("matchExpressions")), _expressions(term.get("matchFields")))
@@ -332,6 +332,6 @@ def _expressions(expressions: Iterable[Mapping[str, Any]] | None) -> tuple[Expre
 
 
 @lru_cache(maxsize=1 << 10)
-def _shared(place: Place) -> Place:
-    """The same place as one object: thousands of pods of a job go to the same places."""
-    return place
+def _shared(placement: Placement) -> Placement:
+    """The same placement as one object: thousands of pods of a job go to the same places."""
+    return placement

@@ -166,7 +166,7 @@ class _Pods(TypedDict, total=False):
 
 
 _pods = msgspec.json.Decoder(_Pods)
-_pod = msgspec.json.Decoder(_Pod)
+_pod: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Pod)
 _event = msgspec.json.Decoder(_Event)
 _whole = msgspec.json.Decoder(dict[str, Any])
 _node = msgspec.json.Decoder(_NodeOrList)
@@ -198,6 +198,7 @@ def decoded_pod_event(line: bytes) -> tuple[str, dict[str, Any]]:
     `msgspec.MsgspecError`."""
     event = _event.decode(line)
     try:
-        return event.type, _pod.decode(event.object)
+        pod: dict[str, Any] = _pod.decode(event.object)
     except msgspec.ValidationError:  # a Status, or a bookmark with `containers: null`
-        return event.type, _whole.decode(event.object)
+        pod = _whole.decode(event.object)
+    return event.type, pod

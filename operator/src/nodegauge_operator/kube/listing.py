@@ -34,7 +34,7 @@ async def each(
     selectors = {"label_selector": label_selector, "field_selector": field_selector}
     wanted = None if unknown is None else await _wanted(client, path, selectors, unknown)
     if wanted is None or len(wanted) > PAGE:
-        async for page in client.pages(path, **selectors):
+        async for page in client.pages(path, label_selector=label_selector, field_selector=field_selector):
             for item in page.get("items") or ():
                 yield item
         return

@@ -7,6 +7,7 @@ server refuses access for admins in a namespace without its label, which no Helm
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from nodegauge_operator import names
 from nodegauge_operator.core.driver_access import Needs, claim_template
@@ -48,7 +49,7 @@ class ClaimTemplates:
             log.warning("%s", problem)
         self.problem = problem
 
-    async def _listed(self) -> list[dict[str, object]]:
+    async def _listed(self) -> list[dict[str, Any]]:
         """Those of this release; none where the API server does not serve them, or lets us see none."""
         where = {"namespace": self._defaults.namespace, "instance": self._defaults.instance}
         try:

@@ -6,7 +6,7 @@ Counting 5,000 nodes took 43 ms; the cache names the nodes that changed, and onl
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -16,19 +16,15 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import (
     NEVER,
     SKEW_SECONDS,
-    DeviceState,
     GateState,
     GateStatus,
     Report,
     ReportStatus,
     unstamp,
 )
-from nodegauge_operator.core import device_gates
 from nodegauge_operator.core.alerts import Alert, alerts
 from nodegauge_operator.core.budget import is_gated, slow_start
-from nodegauge_operator.core.device_rule import DeviceRule
 from nodegauge_operator.core.gates import (
-    FIRST_IN_LINE,
     GATES,
     LAST_IN_LINE,
     are_lesser,
@@ -40,6 +36,7 @@ from nodegauge_operator.core.pod_outcome import is_refused
 from nodegauge_operator.core.probes.registry import EVERY, KINDS
 from nodegauge_operator.core.usable import Usable, usable
 from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.device_counts import Devices, devices_of
 
 CLUSTER = ""
 """The scope of all policies together, where a policy's name would stand; no policy has this name."""
@@ -49,19 +46,6 @@ UNREADABLE, NOT_READY = "unreadable", "not-ready"
 """Why a node brings no reading."""
 NONE, INVALID = "none", "invalid"
 """Counts nodes whose interconnect class is not known."""
-
-
-class Devices(Struct, frozen=True, kw_only=True):
-    """Devices of DRA."""
-
-    all: int = 0
-    """Those that ResourceSlices show."""
-    gated: int = 0
-    """Those with a DeviceTaintRule of ours, or whose report asks for one."""
-    waiting: int = 0
-    """Those that wait for a slot in the budget."""
-    turn: int = LAST_IN_LINE
-    """Place in the queue of the worst that waits."""
 
 
 class NodeCounts(Struct, frozen=True, kw_only=True):
@@ -429,7 +413,7 @@ class NodeCounters:
         return replace(
             _counts_of(node, own, policy=policy) if own else counts,
             gpus=usable(status, node, in_force),
-            devices=_devices(node, status, rules=self._cache.rules_of(name)),
+            devices=devices_of(node, status, rules=self._cache.rules_of(name)),
             alerts=alerts(status, node, in_force) if in_force else (),
         )
 
@@ -474,18 +458,6 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
             for kind in EVERY.values()
             for gauge, amount in kind.amounts(status).items()
         ),
-    )
-
-
-def _devices(node: NodeView, status: ReportStatus, *, rules: Sequence[DeviceRule]) -> Devices:
-    """Its devices; a rule that still stands is gated, whatever the report says."""
-    ruled = sum(rule.taint[2] != "None" for rule in rules)
-    waits = [d.cause for d in status.desired.devices if d.state is DeviceState.HELD_BACK]
-    return Devices(
-        all=len(node.devices),
-        gated=max(device_gates.taken(status), ruled),
-        waiting=device_gates.waiting(status),
-        turn=min((FIRST_IN_LINE.get(cause, LAST_IN_LINE) for cause in waits), default=LAST_IN_LINE),
     )
 
 

@@ -420,8 +420,8 @@ class Reconciler:
             case actions.PutDeviceRule(_, rule):
                 if step.judged is not None:
                     self._judged[name] = step.judged
-                told = f"device {'/'.join(rule.selector)} tainted {rule.taint[1]}:{rule.taint[2]}"
-                log.info("node %s: %s by DeviceTaintRule %s", name, told, rule.name, extra=extra)
+                text = f"device {'/'.join(rule.selector)} tainted {rule.taint[1]}:{rule.taint[2]}"
+                log.info("node %s: %s by DeviceTaintRule %s", name, text, rule.name, extra=extra)
             case actions.DeleteDeviceRule(rule):
                 log.info("node %s: DeviceTaintRule %s deleted", name, rule.name, extra=extra)
             case _:

@@ -32,7 +32,7 @@ from nodegauge_operator.reconcile.cache import Cache
 
 log = logging.getLogger("nodegauge.waiting")
 
-PATIENCE = 12.0
+RETRY_SECONDS = 12.0
 """Seconds for which a pod has to take what a run has left to it before another one ends.  Chosen by this
 project: longer than the scheduler rests after a failed try (at most 10 s by default)."""
 LATE_SECONDS = 10.0
@@ -96,8 +96,8 @@ class Waiting:
         woken when that may have changed.  While nobody knows who waits, only a device plugin's GPUs are held:
         those the scheduler can take back."""
         demands = self._demands
-        blind = not self._listed or (bool(self.problem) and not node.gpu_capacity)
-        waits = blind or len(demands) > MOST_DEMANDS or any(d.fits(node) for d in demands)
+        unreadable = not self._listed or (bool(self.problem) and not node.gpu_capacity)
+        waits = unreadable or len(demands) > MOST_DEMANDS or any(d.fits(node) for d in demands)
         if waits:
             self._held_back.add(node.name)
         return waits
@@ -132,11 +132,11 @@ class Waiting:
         for uid in self.ends.keys() - runs.keys():
             del self.ends[uid]
         waits = self._demand_of.keys()
-        held = {run.node.name for run in runs.values() if not run.late}
+        holding = {run.node.name for run in runs.values() if not run.late}
         self._served = {
-            uid: (node, now if node in held else at)
+            uid: (node, now if node in holding else at)
             for uid, (node, at) in self._served.items()
-            if uid in waits and (node in held or now < at + PATIENCE)
+            if uid in waits and (node in holding or now < at + RETRY_SECONDS)
         }
         self._any_run = bool(runs)
         if not (runs and self._current):
@@ -160,7 +160,7 @@ class Waiting:
                 if pod.probe in HOLDERS and pod.owner_uid and not pod.gone:
                     assert node is not None
                     late = bool(pod.deleting_since) and self._clock() > pod.deleting_since + LATE_SECONDS
-                    yield HoldingRun(node=node, pod=pod, told=pod.uid in self.ends, late=late)
+                    yield HoldingRun(node=node, pod=pod, ending=pod.uid in self.ends, late=late)
 
     async def follow(self) -> None:
         """List and watch, until cancelled."""

@@ -89,8 +89,8 @@ class WholeNodeKind(ProbeKind):
         fewest = self.fewest_gpus
         if context.access is DriverAccess.DRA and not context.defaults.gives_way:
             return Hindrance(Why.DRA, NOBODY_TAKES)
-        of_run = {"probe": self.name, "fewest": fewest, "asked": asked}
-        return hindrance(context.status, context.node, access=context.access, **of_run)
+        status, node, access = context.status, context.node, context.access
+        return hindrance(status, node, probe=self.name, fewest=fewest, asked=asked, access=access)
 
     def ending(self, pod: PodView, context: Context) -> RunEnd | None:
         """A run gives way where the node or its GPUs are wanted for something else, or did so already:
