@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo quick test e2e check collection tarball hosts matrix loadtest giveway life peers fuzz corpus episodes faults upgrade mutants flaky testbed images reference constraints clean need-cc
+.PHONY: help demo quick test e2e check collection tarball hosts matrix loadtest giveway life fuzz corpus episodes faults upgrade mutants flaky testbed images reference constraints clean need-cc
 
 help: ## list the targets
 	@echo "Start with make demo: nodegauge on a real control plane with sixteen simulated GPU nodes."
@@ -72,9 +72,6 @@ giveway: $(READY) need-cc ## measure how long jobs wait for GPUs that NCCL runs 
 
 life: $(READY) ## live 60 simulated days with 500 disturbed nodes; every change on a node needs a cause (ARGS="--nodes 50 --days 10")
 	@cd tests && ../$(RUN) -m fleet life $(ARGS)
-
-peers: $(READY) ## find eight stragglers of 60 nodes, and count the false findings of 1,000 sound fleets in a year (ARGS="--fleets 100")
-	@cd tests && ../$(RUN) -m fleet peers $(ARGS)
 
 fuzz: $(READY) ## give a million odd inputs to all that reads what strangers wrote (ARGS="--inputs 20000 --seed 7")
 	@cd tests && ../$(RUN) -m fuzz $(ARGS)
