@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo quick test e2e check collection tarball hosts matrix loadtest giveway life peers fuzz corpus episodes faults upgrade mutants flaky testbed images reference constraints clean need-cc
+.PHONY: help demo quick test e2e check collection tarball hosts matrix loadtest giveway life fuzz corpus episodes faults upgrade mutants flaky testbed images reference constraints clean need-cc
 
 help: ## list the targets
 	@echo "Start with make demo: nodegauge on a real control plane with sixteen simulated GPU nodes."
@@ -73,9 +73,6 @@ giveway: $(READY) need-cc ## measure how long jobs wait for GPUs that NCCL runs 
 life: $(READY) ## live 60 simulated days with 500 disturbed nodes; every change on a node needs a cause (ARGS="--nodes 50 --days 10")
 	@cd tests && ../$(RUN) -m fleet life $(ARGS)
 
-peers: $(READY) ## find eight stragglers of 60 nodes, and count the false findings of 1,000 sound fleets in a year (ARGS="--fleets 100")
-	@cd tests && ../$(RUN) -m fleet peers $(ARGS)
-
 fuzz: $(READY) ## give a million odd inputs to all that reads what strangers wrote (ARGS="--inputs 20000 --seed 7")
 	@cd tests && ../$(RUN) -m fuzz $(ARGS)
 
@@ -112,7 +109,7 @@ constraints: ## pin the newest versions that pyproject.toml allows in constraint
 clean: ## remove .venv, .testbed, .hosts and the tools' caches from the checkout
 	@if [ -d .testbed ] && ! NODEGAUGE_TESTBED= $(RUN) -m testbed down; then \
 	echo "The testbed in .testbed did not stop. If none of its processes runs: rm -rf .testbed, then make clean." >&2; exit 1; fi
-	@if [ -d .hosts ]; then NODEGAUGE_HOSTS= $(RUN) -m hosts down; fi
+	@if [ -d .hosts ]; then $(RUN) -m testbed --dir .hosts down; fi
 	@rm -rf .venv .testbed .hosts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@rm -rf nodegauge.egg-info operator/src/nodegauge.egg-info probes/src/nodegauge.egg-info

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import ClassVar
 
-from fleet.load import commands, objects, release
+from fleet.load import objects, release
 from fleet.load.figures import Cost, Record, Rows, Write, latencies, latency
 from fleet.load.kubelets import Kubelets, ManyClients, in_flight
 from fleet.load.measured import Cores, Measured, cpu_of, pin, relist
@@ -71,10 +71,10 @@ class Stage:
         for pid in self._server_pids():
             pin(pid, self._cores.server)
         policy = await asyncio.to_thread(self._install)
-        few, last = self._nodes[:BATCH], self._nodes[-1]
+        few = self._nodes[:BATCH]
         self._say("creating nodes")
         await self._kubelets.register(self._nodes)
-        body = json.dumps(self._plane.rest().get(f"/api/v1/nodes/{last}"), separators=(",", ":"))
+        body = json.dumps(self._plane.rest().get(f"/api/v1/nodes/{self._nodes[-1]}"), separators=(",", ":"))
         self._show({"Size of a node, KB": f"{len(body) / 1000:.1f}"})
         await self._bare("before")
         try:
@@ -95,8 +95,6 @@ class Stage:
             self._operator.finish()
         finally:
             self._operator.kill()
-        self._say("asking as people do")
-        self._show(await asyncio.to_thread(commands.cost, self._plane, node=last))
         listed, cpu = await relist(self._plane, self._client, namespace=NAMESPACE)
         self._say(f"bytes of a full list: {listed}")
         megabytes = sum(listed.values()) / 1e6
