@@ -33,7 +33,7 @@ def request(name: str, **more: Any) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": requests}}}}
 
 
-def said(testbed: Testbed, api: Rest, namespace: str, template: str = "") -> str:
+def message_of(testbed: Testbed, api: Rest, namespace: str, template: str = "") -> str:
     """What a pod on the node says, with a claim of this template or without any."""
     name = template or "none"
     main: dict[str, Any] = {"name": "main", "image": "python", "command": ["python", "-c", SAYS]}
@@ -63,6 +63,6 @@ def test_only_a_claim_brings_the_driver(testbed: Testbed, api: Rest, namespace: 
     node = api.get(f"/api/v1/nodes/{NODE}")
     offered = {*node["status"]["capacity"], *node["metadata"]["labels"]}
     assert not [word for word in offered if word.startswith("nvidia.com/")]
-    seen = {name: said(testbed, api, namespace, name) for name in ("admin", "all", "")}
+    seen = {name: message_of(testbed, api, namespace, name) for name in ("admin", "all", "")}
     assert seen == {"admin": "driver True", "all": "driver True", "": "driver False"}
     wait_for(lambda: not api.get(CLAIMS.format(namespace))["items"], what="the claims to go with their pods")

@@ -17,23 +17,23 @@ CLAIMED = "claimed"
 SAYS = """\
 import ctypes, json, os
 names = ("NVIDIA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
-said = {"uid": os.getuid(), "env": {name: os.environ.get(name, "") for name in names}}
+result = {"uid": os.getuid(), "env": {name: os.environ.get(name, "") for name in names}}
 status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
-said["caps"] = int(status["CapEff"], 16)
+result["caps"] = int(status["CapEff"], 16)
 try:
     nvml = ctypes.CDLL("libnvidia-ml.so.1")
     count = ctypes.c_uint()
-    said["init"] = nvml.nvmlInit_v2()
+    result["init"] = nvml.nvmlInit_v2()
     nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
-    said["gpus"] = count.value
+    result["gpus"] = count.value
 except OSError:
-    said["gpus"] = "no library"
+    result["gpus"] = "no library"
 try:
     os.close(os.open("/dev/nvidiactl", os.O_RDWR))
-    said["device"] = "opened"
+    result["device"] = "opened"
 except OSError as error:
-    said["device"] = error.strerror
-open("/dev/termination-log", "w").write(json.dumps(said))
+    result["device"] = error.strerror
+open("/dev/termination-log", "w").write(json.dumps(result))
 """
 STAYS = "import time; time.sleep(3600)"
 HARDENED = {
@@ -70,7 +70,7 @@ def node_with_dra(cluster: Cluster) -> None:
 
 def claims_bring_the_driver(cluster: Cluster) -> None:
     """An unprivileged container loads the driver by an admin claim, by an exclusive one, and not without."""
-    by = {template: _said(cluster, template) for template in ("admin", "all", "")}
+    by = {template: _message_of(cluster, template) for template in ("admin", "all", "")}
     whole = {"uid": HARDENED["runAsUser"], "caps": 0, "init": 0, "gpus": GPUS, "device": "opened"}
     for template in ("admin", "all"):
         env = by[template].pop("env")
@@ -87,7 +87,7 @@ def jobs_share_with_admins(cluster: Cluster) -> None:
     """While a job holds all devices, an admin claim has them, too, and an exclusive one waits."""
     _make(cluster, "job", "all", STAYS)
     cluster.until(lambda: _phase(cluster, "job") == "Running", what="the job to run")
-    cluster.must_be(_said(cluster, "admin")["gpus"], GPUS, what="GPUs of an admin claim beside a job")
+    cluster.must_be(_message_of(cluster, "admin")["gpus"], GPUS, what="GPUs of an admin claim beside a job")
     _make(cluster, "next", "all", SAYS)
     cluster.until(lambda: "cannot allocate all claims" in _why_pending(cluster, "next"), what="it to wait")
     cluster.delete_pod("job", namespace=CLAIMED, gracePeriodSeconds=0)
@@ -129,7 +129,7 @@ def _make(cluster: Cluster, name: str, template: str, program: str) -> None:
     cluster.make_pod(name, spec, namespace=CLAIMED)
 
 
-def _said(cluster: Cluster, template: str) -> dict[str, Any]:
+def _message_of(cluster: Cluster, template: str) -> dict[str, Any]:
     name = f"says-{template or 'none'}"
     _make(cluster, name, template, SAYS)
     cluster.until(lambda: _phase(cluster, name) in ("Succeeded", "Failed"), what=f"the end of pod {name}")

@@ -204,7 +204,7 @@ def left(cluster: Cluster) -> list[str]:
 
 def helm(cluster: Cluster, verb: str, what: dict[str, Any] | None = None) -> None:
     """The release of the chart, with these values; without any it is uninstalled."""
-    options = ("--namespace", NAMESPACE, "--wait", "--timeout", "120s")
+    options: tuple[str, ...] = ("--namespace", NAMESPACE, "--wait", "--timeout", "120s")
     if what is None:
         cluster.plane.helm(verb, RELEASE, *options)
         return
