@@ -35,6 +35,8 @@ PROMETHEUS = "3.13.5"
 ALERTMANAGER = "0.31.1"
 """Later modules lack the assets of its web UI, without which it does not build (ui/web.go, go:embed)."""
 KUEUE = "0.17.0"
+KARPENTER = "1.15.0"
+DESCHEDULER = "0.36.0"
 KEPT = "kept"
 """Folder beside a program, with what is kept of its module."""
 MODULES = Path(__file__).with_name("go")
@@ -49,7 +51,8 @@ INTERRUPT_SECONDS = 5.0
 @dataclass(frozen=True)
 class Tool:
     """`usual`: how long building it took on two cores.  `sets`: the linker's variable for the version.
-    `keeps`: a folder of the package's module that is kept beside the program, such as its CRDs."""
+    `keeps`: a folder of the package's module that is kept beside the program, such as its CRDs.
+    `toolchain`: `auto` where the module wants a newer Go than may be here; Go then gets that as a module."""
 
     name: str
     version: str
@@ -59,6 +62,7 @@ class Tool:
     sets: str = ""
     tags: str = ""
     keeps: str = ""
+    toolchain: str = "local"
 
     def path(self, cache: Path) -> Path:
         return cache / f"{self.module.partition('-')[0]}-{self.version}" / self.name
@@ -112,6 +116,17 @@ KUEUE_TOOL = Tool(
 )
 
 
+KARPENTER_TOOL = Tool(
+    "karpenter",
+    KARPENTER,
+    "karpenter",
+    "sigs.k8s.io/karpenter/kwok",
+    "3 to 6 min",
+    keeps="pkg/apis/crds",
+    toolchain="auto",
+)
+DESCHEDULER_PACKAGE = "sigs.k8s.io/descheduler/cmd/descheduler"
+DESCHEDULER_TOOL = Tool("descheduler", DESCHEDULER, "descheduler", DESCHEDULER_PACKAGE, "2 to 4 min")
 CONTAINERD_TOOLS = tuple(
     Tool(
         name,
@@ -197,6 +212,15 @@ def build_kueue(progress: Progress = say) -> Path:
     return _build_missing([KUEUE_TOOL], progress)["kueue"]
 
 
+def build_karpenter(progress: Progress = say) -> Path:
+    """Karpenter with its kwok provider, which makes Node objects and no machines."""
+    return _build_missing([KARPENTER_TOOL], progress)["karpenter"]
+
+
+def build_descheduler(progress: Progress = say) -> Path:
+    return _build_missing([DESCHEDULER_TOOL], progress)["descheduler"]
+
+
 def cache_folder(environ: Mapping[str, str]) -> Path:
     if own := environ.get("NODEGAUGE_CACHE"):
         return Path(own).absolute()
@@ -275,6 +299,7 @@ class _Builder:
 
     def _build(self, tool: Tool, go: Path) -> None:
         output = self._scratch / tool.name
+        self._environ["GOTOOLCHAIN"] = tool.toolchain
         self._run(
             f"{tool.name} {tool.version}: building",
             tool.command(go, output),
