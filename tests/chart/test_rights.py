@@ -64,7 +64,7 @@ def test_no_wildcards(helm: Helm, values: Object) -> None:
 
 
 def test_what_check_asks_for_is_what_the_operator_has(helm: Helm) -> None:
-    """But for what it has by a name, the Lease, and the templates of claims, of which it tries to make one."""
+    """But for what it has by a name, the Lease, and templates of claims, of which it tries to make one."""
     given = {
         (o["metadata"].get("namespace", ""), f"{resource}.{group}".rstrip("."), verb)
         for o in (o for kind in ROLES for o in of_kind(helm.objects(), kind))
