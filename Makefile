@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo quick test e2e check collection tarball hosts matrix loadtest life peers fuzz corpus episodes faults upgrade mutants flaky testbed images reference constraints clean need-cc
+.PHONY: help demo quick test e2e check collection tarball hosts matrix loadtest giveway life fuzz corpus episodes faults upgrade mutants flaky testbed images reference constraints clean need-cc
 
 help: ## list the targets
 	@echo "Start with make demo: nodegauge on a real control plane with sixteen simulated GPU nodes."
@@ -67,11 +67,11 @@ hosts: $(READY) need-cc ## start simulated GPU hosts behind real sshd on loopbac
 loadtest: $(READY) need-cc ## measure the operator's latency, writes, CPU time and memory at 100, 1,000 and 5,000 nodes in mode Watch
 	@cd tests && ../$(RUN) -m fleet loadtest $(ARGS)
 
+giveway: $(READY) need-cc ## measure how long jobs wait for GPUs that NCCL runs hold, under DRA and the device plugin (ARGS="--jobs 20 --way 0")
+	@cd tests && ../$(RUN) -m fleet giveway $(ARGS)
+
 life: $(READY) ## live 60 simulated days with 500 disturbed nodes; every change on a node needs a cause (ARGS="--nodes 50 --days 10")
 	@cd tests && ../$(RUN) -m fleet life $(ARGS)
-
-peers: $(READY) ## find eight stragglers of 60 nodes, and count the false findings of 1,000 sound fleets in a year (ARGS="--fleets 100")
-	@cd tests && ../$(RUN) -m fleet peers $(ARGS)
 
 fuzz: $(READY) ## give a million odd inputs to all that reads what strangers wrote (ARGS="--inputs 20000 --seed 7")
 	@cd tests && ../$(RUN) -m fuzz $(ARGS)
@@ -85,7 +85,7 @@ faults: $(READY) need-cc ## break API server, etcd, watches, clocks and the oper
 upgrade: $(READY) need-cc ## install an earlier commit, upgrade to this checkout, roll back and upgrade again (ARGS="--from COMMIT")
 	@cd tests && ../$(RUN) -m fleet upgrade $(ARGS)
 
-episodes: $(READY) need-cc ## score the judge of feeding on episodes whose cause is known (ARGS=--mistakes lists the wrong answers)
+episodes: $(READY) ## score the judge of feeding on episodes whose cause is known (ARGS=--mistakes lists the wrong answers)
 	@cd tests && ../$(RUN) -P -m episodes $(ARGS)
 
 mutants: $(READY) need-cc ## put each fault of tests/mutants into the product, and say which test notices it (ARGS="--only gates")
@@ -109,7 +109,7 @@ constraints: ## pin the newest versions that pyproject.toml allows in constraint
 clean: ## remove .venv, .testbed, .hosts and the tools' caches from the checkout
 	@if [ -d .testbed ] && ! NODEGAUGE_TESTBED= $(RUN) -m testbed down; then \
 	echo "The testbed in .testbed did not stop. If none of its processes runs: rm -rf .testbed, then make clean." >&2; exit 1; fi
-	@if [ -d .hosts ]; then NODEGAUGE_HOSTS= $(RUN) -m hosts down; fi
+	@if [ -d .hosts ]; then $(RUN) -m testbed --dir .hosts down; fi
 	@rm -rf .venv .testbed .hosts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@rm -rf nodegauge.egg-info operator/src/nodegauge.egg-info probes/src/nodegauge.egg-info

@@ -16,6 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+PLACING = "tests/cluster/placing/test_pod_groups.py"
+OLDER = ("tests/cluster/test_crds.py", "tests/cluster/admission", "tests/cluster/slice", PLACING)
+"""Tests of what differs between releases of Kubernetes, which run on the older one, too."""
 LANES: Sequence[Mapping[str, Sequence[str]]] = (
     {"browser": [sys.executable, ".ci/browser.py"], "test": ["make", "test"]},
     {
@@ -23,7 +26,10 @@ LANES: Sequence[Mapping[str, Sequence[str]]] = (
         "collection": ["make", "collection"],  # the Ansible collection, with three versions of ansible-core
         "faults": ["make", "faults", "ARGS=--short"],
     },
-    {"e2e": ["make", "e2e"]},  # skips itself without root or Linux
+    {
+        "e2e": ["make", "e2e"],  # skips itself without root or Linux
+        "older": ["env", "NODEGAUGE_KUBERNETES=1.36", "make", "test", f"ARGS={' '.join(OLDER)}"],
+    },
 )
 """Lanes of steps that follow each other.  The tests compute, the others mostly wait; whoever first needs the
 environment or the control plane makes it, and the others wait for that."""

@@ -79,8 +79,10 @@ def admission() -> str:
     lists = {
         "labels": [label.key for label in labels()],
         "classes": [value.value for value in InterconnectClass],
-        "taints": list(names.NODE_TAINTS),
-        "unvalidated": names.TAINT_UNVALIDATED,
+        "taints": names.TAINT_FORM,
+        "deviceRule": names.DEVICE_RULE,
+        "deviceRuleNames": names.DEVICE_RULE_NAMES,
+        "draDriver": names.DRA_DRIVER,
         "causes": [value.value for value in Cause],
         "condition": names.CONDITION,
         "probeLabel": names.POD_PROBE,
@@ -88,6 +90,11 @@ def admission() -> str:
         "probes": list(names.PROBES),
         "watch": names.PROBE_WATCH,
         "gpu": names.GPU_RESOURCE,
+        "claims": {
+            "class": names.DRA_CLASS,
+            "admin": names.claim_template(instance="", holds=False),
+            "all": names.claim_template(instance="", holds=True),
+        },
         "holdGpus": [name for name, kind in KINDS.items() if kind.holds_gpus],
         "annotations": list(names.POD_ANNOTATIONS),
         "noSidecar": {"labels": names.NO_SIDECAR_LABELS, "annotations": names.NO_SIDECAR_ANNOTATIONS},
@@ -159,8 +166,9 @@ def text_rules(schema: Schema) -> list[Schema]:
     for rule in rules(schema):
         if match := re.fullmatch(r"(self == '' \|\| )?self\.matches\('([^']*)'\)", rule):
             result.append({"pattern": f"^$|{match[2]}" if match[1] else match[2]})
-        elif match := re.fullmatch(r"!self\.matches\('([^']*)'\)", rule):
-            result.append({"not": {"pattern": match[1]}})
+        elif match := re.fullmatch(r"(?:self\.matches\('([^']*)'\) \|\| )?!self\.matches\('([^']*)'\)", rule):
+            barred: Schema = {"not": {"pattern": match[2]}}
+            result.append({"anyOf": [{"pattern": match[1]}, barred]} if match[1] else barred)
     return result
 
 

@@ -55,6 +55,10 @@ several findings can have the same cause:
 
 {{causes}}
 
+Other keys are possible (`spec.taints.keys`): `PREFIX/nodegauge-throttled` and so on, for autoscalers that
+know taints by their prefix ([what they do with them](../autoscaling.md)). A changed key replaces the earlier
+one in the same write, and removal finds every key by its form.
+
 The policy sets the effect: `spec.taints.effect`, and `spec.taints.causes` for single causes. `None` sets no
 taint: the report shows the fault, the label `health` says `warn`, and the condition stays `True` with the
 reason `TaintDisabled`. Labels and taints are written in one patch with the

@@ -97,7 +97,10 @@ def test_defaults_are_those_of_the_operator(helm: Helm) -> None:
     """Not one value differs."""
     settings = parse(environment(helm.objects()))
     keys = ("nodegauge.dev/interconnect", "interconnect")
-    assert settings == Settings(probe=settings.probe, instance="a-pod", interconnect_keys=keys)
+    gpus = ("nvidia.com/gpu", "gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com")
+    assert settings == Settings(
+        probe=settings.probe, instance="a-pod", interconnect_keys=keys, give_way_to=gpus
+    )
 
 
 def test_values_reach_the_operator(helm: Helm) -> None:

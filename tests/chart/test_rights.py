@@ -64,13 +64,15 @@ def test_no_wildcards(helm: Helm, values: Object) -> None:
 
 
 def test_what_check_asks_for_is_what_the_operator_has(helm: Helm) -> None:
-    """But for what it has by a name, and for the Lease."""
+    """But for what it has by a name, the Lease, and templates of claims, of which it tries to make one."""
     given = {
         (o["metadata"].get("namespace", ""), f"{resource}.{group}".rstrip("."), verb)
         for o in (o for kind in ROLES for o in of_kind(helm.objects(), kind))
         for rule in o["rules"]
         for group, resource, verb in product(rule["apiGroups"], rule["resources"], rule["verbs"])
-        if component(o) == "operator" and "resourceNames" not in rule and resource != "leases"
+        if component(o) == "operator"
+        and "resourceNames" not in rule
+        and resource not in ("leases", "resourceclaimtemplates")
     }
     assert set(check._needed(NAMESPACE)) == given
 
@@ -94,6 +96,10 @@ WRITES = {
     ("policy-writer", "nodegauge.dev", "gpuvalidationpolicies"): {"create", "patch"},
     ("edit", "nodegauge.dev", "gpuvalidationpolicies"): {"create", "update", "patch", "delete"},
     ("edit", "nodegauge.dev", "nodereports"): {"update", "patch"},
+    ("operator", "resource.k8s.io", "devicetaintrules"): {"create", "patch", "delete"},
+    ("operator", "resource.k8s.io", "resourceclaimtemplates"): {"create", "delete"},
+    ("cleanup", "resource.k8s.io", "devicetaintrules"): {"delete"},
+    ("cleanup", "resource.k8s.io", "resourceclaimtemplates"): {"delete"},
     ("cleanup", "", "nodes"): {"patch"},
     ("cleanup", "", "nodes/status"): {"patch"},
     ("cleanup", "", "pods"): {"delete"},
@@ -139,9 +145,12 @@ NAMESPACED = {"pods", "events", "leases", "deployments/scale", "daemonsets", "se
 
 
 def test_rights_on_pods_are_namespaced(helm: Helm) -> None:
-    for (kind, namespace, _), rules in roles(helm.objects()).items():
+    """But to list those that wait for GPUs, whom our runs give way to."""
+    for (kind, namespace, name), rules in roles(helm.objects()).items():
         resources = {r for rule in rules for r in rule["resources"]}
-        if kind == "ClusterRole":
+        if name.endswith("-give-way"):
+            assert [rule["verbs"] for rule in rules] == [["list", "watch"], ["get"]]
+        elif kind == "ClusterRole":
             assert not resources & NAMESPACED
         else:
             in_default = {"events", "leases"} >= resources

@@ -21,8 +21,8 @@ def available() -> None:
         pytest.skip(str(error))
 
 
-def hosts(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hosts", "--dir", str(folder), *arguments]
+def called(program: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", program, "--dir", str(folder), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -30,7 +30,7 @@ def hosts(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_play_reaches_hosts_over_ssh_and_sees_their_faults(tmp_path: Path) -> None:
     folder = tmp_path / "with a space"
     with fleet.serving(folder, {"good": "t4-1", "sick": "titan-rtx-nv2"}, print):
-        broken = hosts(folder, "fault", "sick", "p2p-refused")
+        broken = called("testbed", folder, "fault", "sick", "p2p-refused")
         assert broken.returncode == 0, broken.stderr
         own = {"ANSIBLE_HOME": str(folder / "ansible"), "ANSIBLE_CONFIG": str(folder / "ansible.cfg")}
         played = Ansible(folder).run("ansible-playbook", "accept.yml", more=own)
@@ -39,7 +39,7 @@ def test_a_play_reaches_hosts_over_ssh_and_sees_their_faults(tmp_path: Path) -> 
         assert {row["host"]: row["verdict"] for row in report["hosts"]} == {"good": "pass", "sick": "fail"}
         assert " p2p-refused: " in played.stdout
         configs = [str(path) for path in folder.glob("hosts/*/sshd_config")]
-        taken = hosts(folder)
+        taken = called("hosts", folder)
         assert (taken.returncode, "another process" in taken.stderr) == (1, True)
     assert len(configs) == 2
     assert [with_argument(config) for config in configs] == [[], []]

@@ -8,15 +8,16 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
 from e2e import node_parts
-from e2e.inside import PROFILE, Order
+from e2e.inside import DRA_STAGES, PROFILE, STAGES, Order, names_of
 from e2e.sandbox import cgroup_parents, remove_cgroups, sandboxed
 from testbed import profiles
-from testbed.binaries import build_kubelet, cache_folder, find_or_build
+from testbed.binaries import build_containerd, build_dra_plugin, build_kubelet, cache_folder, find_or_build
 from testbed.driver.build import library_folder
 from testbed.errors import TestbedError
 from testbed.interruption import alone, exit_code, interruptible, scratch
@@ -31,6 +32,8 @@ PROGRAMS = {
     "dpkg": "dpkg",
     "cc": "gcc libc6-dev",
 }
+DRA = "dra"
+"""The node with DRA alone, and its folder; the other's is the run's own."""
 CAP_SYS_ADMIN, CAP_NET_ADMIN = 21, 12
 HIDDEN = (Path("/var"), Path("/run"))
 """Folders that the node has as its own: what it needs of the machine must not lie below them."""
@@ -64,7 +67,20 @@ def check_folders(folders: Sequence[Path]) -> None:
                 )
 
 
-def prepare(directory: Path, *, steps: Sequence[str]) -> Path:
+def nodes_of(steps: Sequence[str]) -> dict[str, list[str]]:
+    """By node, which of its steps to run: none for all of them.  A node of which no step is asked for is
+    left out.  TestbedError for a step that there is not."""
+    known = {"": names_of(STAGES), DRA: names_of(DRA_STAGES)}
+    every = [name for names in known.values() for name in names]
+    if unknown := sorted(set(steps) - set(every)):
+        raise TestbedError(f"no such step: {', '.join(unknown)}; there are {', '.join(every)}")
+    own = {node: [name for name in steps if name in names] for node, names in known.items()}
+    return {node: names for node, names in own.items() if names or not steps}
+
+
+def prepare(directory: Path, *, steps: Sequence[str]) -> list[Path]:
+    """The order of each node, in a folder of its own."""
+    wanted = nodes_of(steps)
     cache = cache_folder(os.environ)
     check_folders([directory, cache, TESTS, Path(sys.prefix), Path(sys.executable)])
     find_or_build(_say)
@@ -75,17 +91,22 @@ def prepare(directory: Path, *, steps: Sequence[str]) -> Path:
         _say(f"{error}\nTrying again with freshly fetched package lists:")
         node_parts.fetch_lists(cache, progress=_say)
         runtime, images = _packaged(cache)
-    order = Order(
-        directory=str(directory),
-        kubelet=str(kubelet),
-        runtime=str(runtime),
-        images=tuple(map(str, images)),
-        steps=tuple(steps),
-    )
     library_folder(profiles.load(PROFILE).driver.version)  # compiled now, not on the scenario's time
-    file = directory / "order.json"
-    file.write_bytes(msgspec.json.encode(order))
-    return file
+    orders = []
+    for node, own in wanted.items():
+        order = Order(
+            directory=str(directory / node),
+            kubelet=str(kubelet),
+            runtime=str(runtime),
+            images=tuple(map(str, images)),
+            containerd=str(build_containerd(_say)) if node == DRA else "",
+            plugin=str(build_dra_plugin(_say)) if node == DRA else "",
+            steps=tuple(own),
+        )
+        orders.append(directory / node / "order.json")
+        orders[-1].parent.mkdir(exist_ok=True)
+        orders[-1].write_bytes(msgspec.json.encode(order))
+    return orders
 
 
 def _packaged(cache: Path) -> tuple[Path, list[Path]]:
@@ -94,25 +115,28 @@ def _packaged(cache: Path) -> tuple[Path, list[Path]]:
 
 def perform(directory: Path, *, steps: Sequence[str]) -> int:
     began = time.monotonic()
-    order = prepare(directory, steps=steps)
+    orders = prepare(directory, steps=steps)
     _say(f"prepared in {time.monotonic() - began:.1f} s")
     lock = cache_folder(os.environ) / "e2e" / "run.lock"
     # Each run would remove the other's cgroups.
     with alone(lock, waits=lambda: _say("another run is under way; waiting for its end")):
-        code = _perform(directory, order)
+        code = _perform(orders)
     _say(f"everything took {time.monotonic() - began:.1f} s")
     return code
 
 
-def _perform(directory: Path, order: Path) -> int:
+def _perform(orders: Sequence[Path]) -> int:
+    """Every node at the same time; the first code that is none of success."""
     shared = cgroup_parents()
-    command = [sys.executable, "-m", "e2e.inside", str(order)]
     environ = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", "TMPDIR": "/tmp"}
     try:
-        with sandboxed(command, environ=environ) as process:
-            return process.wait()
+        with ExitStack() as stack:
+            commands = [[sys.executable, "-m", "e2e.inside", str(order)] for order in orders]
+            begun = [stack.enter_context(sandboxed(command, environ=environ)) for command in commands]
+            return next((code for process in begun if (code := process.wait())), 0)
     finally:
-        remove_cgroups(directory, there_before=shared)
+        for order in orders:
+            remove_cgroups(order.parent, there_before=shared)
 
 
 def _say(message: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from e2e import mounts, nccl, pod_failures, scenario, watch
+from e2e import dra, mounts, nccl, pod_failures, scenario, watch
 from e2e.cluster import Cluster, PodPlane
 from e2e.node import Node
 from e2e.node_parts import Runtime
@@ -26,12 +26,15 @@ Stage = tuple[Lane, ...]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What the outer program tells this one.  `steps`: which to run, empty for all."""
+    """What the outer program tells this one.  `steps`: which to run, empty for all.  `containerd`, `plugin`:
+    of a node with DRA alone, a containerd that knows CDI and the DRA driver; else empty."""
 
     directory: str
     runtime: str
     kubelet: str
     images: tuple[str, ...]
+    containerd: str = ""
+    plugin: str = ""
     steps: tuple[str, ...] = ()
 
 
@@ -55,13 +58,17 @@ STAGES: tuple[Stage, ...] = (
     (scenario.AFTER,),
 )
 """A new step goes where what it needs is there, in a lane of its own if it disturbs nobody."""
+DRA_BEGIN: tuple[Stage, ...] = (((control_plane,), (containerd_and_images,)), ((dra.node_with_dra,),))
+DRA_STAGES: tuple[Stage, ...] = (((dra.claims_bring_the_driver, dra.jobs_share_with_admins),),)
+"""A node with DRA alone, in namespaces and with a control plane of its own, at the same time as the other."""
+
+
+def names_of(stages: Sequence[Stage]) -> list[str]:
+    return [step.__name__ for stage in stages for lane in stage for step in lane]
 
 
 def chosen(stages: Sequence[Stage], names: Collection[str]) -> list[Stage]:
     """The stages with the named steps alone; without any, all."""
-    known = [step.__name__ for stage in stages for lane in stage for step in lane]
-    if unknown := sorted(set(names) - set(known)):
-        raise TestbedError(f"no such step: {', '.join(unknown)}; there are {', '.join(known)}")
     result = []
     for stage in stages:
         lanes = [tuple(step for step in lane if not names or step.__name__ in names) for lane in stage]
@@ -77,14 +84,16 @@ def run(order: Order) -> None:
     node = Node(
         NODE,
         directory,
-        runtime=Runtime(Path(order.runtime)),
+        runtime=Runtime(Path(order.runtime), containerd=Path(order.containerd) if order.containerd else None),
         kubelet=Path(order.kubelet),
         images=order.images,
+        plugin=Path(order.plugin) if order.plugin else None,
     )
     machine = hardware.plug(PROFILE, directory / "hardware")
     cluster = Cluster(directory, plane=plane, node=node, hardware=machine)
     done: list[tuple[str, float]] = []
-    for one in (*BEGIN, *chosen(STAGES, order.steps)):
+    begin, stages = (DRA_BEGIN, DRA_STAGES) if order.plugin else (BEGIN, STAGES)
+    for one in (*begin, *chosen(stages, order.steps)):
         with ThreadPoolExecutor(max_workers=len(one)) as pool:
             for lane in [pool.submit(_walk, cluster, lane, done) for lane in one]:
                 lane.result()

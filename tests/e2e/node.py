@@ -1,4 +1,5 @@
-"""One node: containerd with runc, Debian's bridge, a stock kubelet; what differs has its reason."""
+"""One node: containerd with runc, Debian's bridge, a stock kubelet; what differs has its reason.  The driver
+comes by a runtime class, or by DRA alone: then by claims, through CDI."""
 
 import json
 import os
@@ -12,7 +13,7 @@ from typing import Any
 from e2e import mounts
 from e2e.node_parts import PAUSE, Runtime
 from testbed.errors import TestbedError
-from testbed.hardware import Hardware
+from testbed.hardware import Hardware, dra
 from testbed.processes import Process, output_of
 from testbed.wait import DEADLINE_SECONDS
 
@@ -45,7 +46,7 @@ disabled_plugins = [
   restrict_oom_score_adj = true
   stream_server_address = "127.0.0.1"
   stream_server_port = "0"
-[plugins."io.containerd.grpc.v1.cri".containerd]
+{cdi}[plugins."io.containerd.grpc.v1.cri".containerd]
   snapshotter = "{snapshotter}"
   default_runtime_name = "runc"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
@@ -53,14 +54,21 @@ disabled_plugins = [
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
   BinaryName = "/run/e2e/runc"
   SystemdCgroup = false
+[plugins."io.containerd.grpc.v1.cri".cni]
+  bin_dir = "/run/e2e/cni"
+  conf_dir = "/run/e2e/net.d"
+"""
+NVIDIA_HANDLER = """\
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
   runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
   BinaryName = "/run/e2e/nvidia"
   SystemdCgroup = false
-[plugins."io.containerd.grpc.v1.cri".cni]
-  bin_dir = "/run/e2e/cni"
-  conf_dir = "/run/e2e/net.d"
+"""
+CDI = Path("/run/e2e/cdi")
+WITH_CDI = f"""\
+  enable_cdi = true
+  cdi_spec_dirs = ["{CDI}"]
 """
 
 RANGES = [[{"subnet": mounts.POD_NETWORK}]]
@@ -109,10 +117,20 @@ KUBELET = {
 
 class Node:
     def __init__(
-        self, name: str, directory: Path, *, runtime: Runtime, kubelet: Path, images: Sequence[str]
+        self,
+        name: str,
+        directory: Path,
+        *,
+        runtime: Runtime,
+        kubelet: Path,
+        images: Sequence[str],
+        plugin: Path | None = None,
     ) -> None:
+        """`plugin`: the DRA driver of a node that has no runtime class."""
         self.name, self._directory = name, directory / "node"
         self._runtime, self._kubelet_program, self._images = runtime, kubelet, images
+        self._plugin = plugin
+        self._dra_driver: Process | None = None
         self._containerd: Process | None = None
         self._kubelet: Process | None = None
         self._runtime_settings: dict[str, Any] = {}
@@ -134,6 +152,17 @@ class Node:
         self._kubelet = self._process("kubelet", [self._kubelet_program, *flags])
         self._kubelet.start()
 
+    def start_dra_driver(self, kubeconfig: Path, hardware: Hardware) -> None:
+        """With the rights of the node's own user, as the Node authorizer has them."""
+        assert self._plugin is not None
+        driver = {key: self._runtime_settings[key] for key in ("mounts", "env")}
+        where = {"driver": dra.DRIVER, "node": self.name, "kubeconfig": str(kubeconfig), "cdi": str(CDI)}
+        settings = Path("/run/e2e/draplugin.json")
+        nodes = {"/dev/nvidiactl": "/dev/null"}
+        settings.write_text(json.dumps({**where, **driver, "nodes": nodes, "devices": dra.devices(hardware)}))
+        self._dra_driver = self._process("draplugin", [self._plugin, settings])
+        self._dra_driver.start()
+
     def stop_kubelet(self) -> None:
         """SIGKILL: containers go on, nobody tells the API server."""
         if self._kubelet is not None:
@@ -149,7 +178,9 @@ class Node:
 
     def last_words(self) -> str:
         return "".join(
-            f"\n{p.name}:\n{p.last_words()}" for p in (self._containerd, self._kubelet) if p is not None
+            f"\n{p.name}:\n{p.last_words()}"
+            for p in (self._containerd, self._kubelet, self._dra_driver)
+            if p is not None
         )
 
     def _process(self, name: str, command: Sequence[str | Path]) -> Process:
@@ -172,8 +203,9 @@ class Node:
     def _write(self, hardware: Hardware) -> None:
         folder = Path("/run/e2e")
         (folder / "net.d").mkdir(parents=True, exist_ok=True)
-        filled_in = CONTAINERD.format(socket=SOCKET, pause=PAUSE, snapshotter=self._snapshotter())
-        (folder / "containerd.toml").write_text(filled_in)
+        cdi, handler = (WITH_CDI, "") if self._plugin else ("", NVIDIA_HANDLER)
+        known = {"socket": SOCKET, "pause": PAUSE, "snapshotter": self._snapshotter(), "cdi": cdi}
+        (folder / "containerd.toml").write_text(CONTAINERD.format(**known) + handler)
         (folder / "net.d/10-e2e.conflist").write_text(json.dumps(NETWORK))
         (folder / "cni").symlink_to(self._runtime.plugins)
         v1 = {} if Path("/sys/fs/cgroup/cgroup.controllers").exists() else {"failCgroupV1": False}

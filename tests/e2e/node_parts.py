@@ -59,11 +59,14 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class Runtime:
-    def __init__(self, root: Path) -> None:
+    """`containerd`: the folder of another one than Debian's, with its shim."""
+
+    def __init__(self, root: Path, *, containerd: Path | None = None) -> None:
         self.root = root
-        self.containerd, self.ctr = root / "usr/bin/containerd", root / "usr/bin/ctr"
+        programs = containerd or root / "usr/bin"
+        self.containerd, self.ctr = programs / "containerd", programs / "ctr"
         self.runc, self.plugins = root / "usr/sbin/runc", root / "usr/lib/cni"
-        self.path = f"{root}/usr/bin:{root}/usr/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
+        self.path = f"{programs}:{root}/usr/bin:{root}/usr/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def fetch_runtime(cache: Path, *, progress: Callable[[str], None]) -> Runtime:

@@ -107,7 +107,7 @@ def gpus_on_the_node(cluster: Cluster) -> None:
 def helm_install(cluster: Cluster) -> None:
     cluster.must_be(cluster.taints(), [UNVALIDATED], what="our taints on a node that has not passed")
     cluster.make_namespace(NAMESPACE, labels=RESTRICTED)
-    _helm(cluster, "install", values())
+    helm(cluster, "install", values())
     operator = next(pod for pod in cluster.pods("") if pod["metadata"]["name"].startswith(f"{RELEASE}-"))
     volumes = [v["projected"]["sources"] for v in operator["spec"]["volumes"] if "projected" in v]
     if not any("serviceAccountToken" in source for sources in volumes for source in sources):
@@ -169,7 +169,7 @@ def helm_upgrade(cluster: Cluster) -> None:
     changed["operator"]["logLevel"] = "debug"
     as_left = PROBES["nccl"] | {"enabled": False}  # by the steps of the NCCL probe
     changed["policy"]["spec"]["probes"] = PROBES | {"nccl": as_left}
-    _helm(cluster, "upgrade", changed)
+    helm(cluster, "upgrade", changed)
     policy = cluster.api.get(POLICY)
     cluster.must_be(policy["spec"]["hysteresis"]["dwell"], "6s", what="the policy's dwell")
     mark = cluster.ask()
@@ -185,12 +185,12 @@ def helm_upgrade(cluster: Cluster) -> None:
 
 def helm_uninstall(cluster: Cluster) -> None:
     """Nothing of ours stays: labels, taints, conditions, pods, our objects, CRDs, cluster-wide objects."""
-    cluster.plane.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "120s")
-    cluster.until(lambda: not _left(cluster), what="an empty cluster")
+    helm(cluster, "uninstall")
+    cluster.until(lambda: not left(cluster), what="an empty cluster")
     cluster.say("nothing of nodegauge is left in the cluster")
 
 
-def _left(cluster: Cluster) -> list[str]:
+def left(cluster: Cluster) -> list[str]:
     result = [f"label {key}" for key in cluster.labels()] + [f"taint {taint}" for taint in cluster.taints()]
     conditions = cluster.node_object()["status"].get("conditions", [])
     result += [f"condition {one['type']}" for one in conditions if one["type"] == "GPUValidated"]
@@ -202,10 +202,15 @@ def _left(cluster: Cluster) -> list[str]:
     return result
 
 
-def _helm(cluster: Cluster, verb: str, what: dict[str, Any]) -> None:
+def helm(cluster: Cluster, verb: str, what: dict[str, Any] | None = None) -> None:
+    """The release of the chart, with these values; without any it is uninstalled."""
+    options: tuple[str, ...] = ("--namespace", NAMESPACE, "--wait", "--timeout", "120s")
+    if what is None:
+        cluster.plane.helm(verb, RELEASE, *options)
+        return
     file = cluster.directory / f"values-{verb}.json"
     file.write_text(json.dumps(what))
-    options = ("--namespace", NAMESPACE, "--values", str(file), "--wait", "--timeout", "120s")
+    options += ("--values", str(file))
     cluster.plane.helm(verb, RELEASE, str(CHART), *options)
 
 

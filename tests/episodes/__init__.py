@@ -1,7 +1,7 @@
 """`make episodes`: how often `nodegauge_judge.feed` names the right cause, on episodes whose cause is known.
 
-`recorded` has episodes that really happened on a machine, `generated` invents those that it could not make,
-`score` counts.
+`recorded` has episodes that really happened on a machine, and invented ones that it could not make; `score`
+counts.
 """
 
 from enum import StrEnum
@@ -17,8 +17,6 @@ CAUSES = tuple(cause.value for cause in FeedCause if cause is not FeedCause.UNKN
 TRUTHS = (*CAUSES, SOUND)
 EACH, SOUND_ONES = 30, 60
 """Episodes by cause, and sound ones."""
-WINDOW_S = 120.0
-"""A window of the watch container: the longest time until an answer."""
 
 
 class Origin(StrEnum):

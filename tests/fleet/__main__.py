@@ -8,7 +8,7 @@ from functools import partial
 
 from testbed.interruption import exit_code, interruptible
 
-SCENARIOS = {name: f"fleet.{name}" for name in ("life", "faults", "upgrade", "peers")} | {
+SCENARIOS = {name: f"fleet.{name}" for name in ("life", "faults", "giveway", "upgrade")} | {
     "loadtest": "fleet.load.scenario"
 }
 

@@ -4,9 +4,9 @@ The table is rebuilt from what was told of 60 nodes with B200: 52 sound ones, ei
 of sound fleets is assumed, without a source: between nodes sigma 0.5 to 1 %, between runs 0.3 to 1 %, and
 three times that in one run of a hundred.
 A finding counts where it appears, as an event would.  Groups and nodes are judged by the product's own code.
+docs/placement.md has what thousands of tables and fleets gave.
 """
 
-import argparse
 from random import Random
 
 from nodegauge_judge.model import Severity
@@ -67,30 +67,3 @@ def false_findings(seed: int, probe: str) -> tuple[int, int]:
         count += len(bad - shown)
         before, shown, accused = now, bad, accused | bad
     return count, len(accused)
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--fleets", type=int, default=1000, help="sound fleets (1000)")
-    parser.add_argument("--first", type=int, default=0, help="the first fleet's seed (0)")
-    parser.add_argument("--tables", type=int, default=200, help="tables of stragglers per spread (200)")
-
-
-def run_scenario(chosen: argparse.Namespace) -> int:
-    """Print both tables; 1 if a straggler is missed below 1 % spread, or too many are accused."""
-    wrong = False
-    print("probe  spread  found of 8 (least, mean)  falsely of 52 (most)")
-    for probe in PROBES:
-        for spread in (0.003, 0.005, 0.007, 0.01):
-            seen = [stragglers(seed, spread=spread, probe=probe) for seed in range(chosen.tables)]
-            hits, falsely = [hit for hit, _ in seen], max(false for _, false in seen)
-            print(f"{probe:5}  {spread:6.1%}  {min(hits)}, {sum(hits) / len(hits):.2f}  {falsely}")
-            wrong |= spread < 0.01 and (falsely > 0 or min(hits) < 8)
-    print("probe  fleets  false findings per fleet and year  nodes  fleets with any  most findings, nodes")
-    for probe in PROBES:
-        seeds = range(chosen.first, chosen.first + chosen.fleets)
-        counts, nodes = zip(*(false_findings(seed, probe) for seed in seeds), strict=True)
-        mean, of = sum(counts) / len(counts), sum(nodes) / len(counts)
-        most = f"{sum(map(bool, counts))}  {max(counts)}, {max(nodes)}"
-        print(f"{probe:5}  {len(counts)}  {mean:.3f}  {of:.3f}  {most}", flush=True)
-        wrong |= mean >= 1
-    return int(wrong)

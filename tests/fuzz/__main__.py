@@ -1,16 +1,13 @@
-"""`make fuzz`: a million inputs by default, several targets at a time, and a row for each that has ended."""
+"""`make fuzz`: a million inputs by default, several targets at a time; a failure shows the end of its log."""
 
 import argparse
 import importlib.util
 import os
-import re
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -27,38 +24,7 @@ operator."""
 NO_ATHERIS = (
     "make fuzz: atheris has no package for this machine: it needs Linux on x86-64 and Python 3.11 to 3.13"
 )
-COUNT = re.compile(r"^#(\d+)\s.*?cov: (\d+)", re.MULTILINE)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fuzzing:
-    name: str
-    folder: Path
-    options: list[str]
-    least: int
-    """Inputs that it has to try; 0 for a replay."""
-
-    def run(self) -> bool:
-        """Whether all inputs were tried and none broke a promise; says so on a row."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        log, began = self.folder / "log", time.monotonic()
-        command = [sys.executable, "-m", "fuzz.one", self.name, str(self.folder), *self.options]
-        with log.open("wb") as file:
-            code = subprocess.run(command, cwd=TESTS, stdout=file, stderr=file, check=False).returncode
-        seconds, text = time.monotonic() - began, log.read_text(encoding="utf-8", errors="replace")
-        tried, reached = map(int, COUNT.findall(text)[-1]) if COUNT.search(text) else (0, 0)
-        good = code == 0 and tried >= self.least
-        result = "ok" if good else f"exit code {code}"
-        row = f"{self.name:<10} {tried:>9,} {seconds:>8.0f} {tried / seconds:>7.0f} {reached:>8,}  {result}"
-        print("\n".join([row, *([] if good else self.why(text))]), flush=True)
-        return good
-
-    def why(self, text: str) -> Iterator[str]:
-        lines = text.splitlines()
-        start = next((n for n, line in enumerate(lines) if "Uncaught Python exception" in line), -15)
-        yield from (f"  {line}" for line in lines[start:][:40] if not line.startswith("#"))
-        for path in filter(Path.is_file, sorted(self.folder.glob("*-*"))):
-            yield f'  again: make fuzz ARGS="--targets {self.name} --replay {path}"'
+LAST_LINES = 40
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,18 +32,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if importlib.util.find_spec("atheris") is None:
         print(NO_ATHERIS, file=sys.stderr)
         return 2
-    folder = Path(to.folder or tempfile.mkdtemp(prefix="nodegauge-fuzz-"))
-    runs = []
-    for name in to.targets:
+    top = Path(to.folder or tempfile.mkdtemp(prefix="nodegauge-fuzz-"))
+    print(f"{to.inputs:,} inputs for {len(to.targets)} targets, --seed {to.seed}, below {top}", flush=True)
+
+    def run(name: str) -> bool:
         inputs = max(1, round(to.inputs * SHARES[name] / sum(map(SHARES.__getitem__, to.targets))))
         options = [str(Path(to.replay).resolve())] if to.replay else [f"-runs={inputs}", f"-seed={to.seed}"]
-        least = 0 if to.replay else inputs
-        runs.append(Fuzzing(name=name, folder=folder / name, options=options, least=least))
-    print(f"{to.inputs:,} inputs for {len(runs)} targets, --seed {to.seed}, below {folder}")
-    print(f"\n{'target':<10} {'inputs':>9} {'seconds':>8} {'per s':>7} {'reached':>8}  result", flush=True)
+        folder = top / name
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "fuzz.one", name, str(folder), *options]
+        with (folder / "log").open("wb") as log:
+            code = subprocess.run(command, cwd=TESTS, stdout=log, stderr=log, check=False).returncode
+        lines = (folder / "log").read_text(encoding="utf-8", errors="replace").splitlines()
+        shown = [f"{name}: exit code {code}", *lines[-LAST_LINES:]] if code else [f"{name}: {lines[-1]}"]
+        again = [f'again: make fuzz ARGS="--targets {name} --replay {path}"' for path in folder.glob("*-*")]
+        print("\n".join([*shown, *again]), flush=True)
+        return code == 0
+
     try:
         with ThreadPoolExecutor(to.jobs) as pool:
-            return 0 if all(list(pool.map(Fuzzing.run, runs))) else 1
+            return 0 if all(list(pool.map(run, to.targets))) else 1
     except KeyboardInterrupt:  # the processes got it from the terminal as well
         return 130
 

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,18 @@ from support.playbook import stage
 from testbed import daemon
 from testbed.binaries import Progress
 from testbed.errors import TestbedError
-from testbed.hardware import Hardware, attach, plug
+from testbed.hardware import plug
 from testbed.hostarchive import host_archive
+from testbed.kubelet.desired import DesiredFile, NodeSpec
 from testbed.loopback import LOOPBACK, reserve_port
+from testbed.nodes import Nodes
 from testbed.processes import Process, Running
 from testbed.wait import wait_for
 
 PARTS = (
     "hosts",
+    "hardware",
+    "kubelet",
     "ssh",
     "cp",
     "ansible",
@@ -65,37 +68,9 @@ PLAY = """\
 """
 
 
-@dataclass(frozen=True)
-class Host:
-    name: str
-    folder: Path
-
-    @property
-    def hardware(self) -> Hardware:
-        return attach(self.folder / "machine")
-
-
-def named(count: int, machines: tuple[str, ...] = MACHINES) -> dict[str, str]:
+def named(count: int) -> dict[str, str]:
     digits = max(2, len(str(count)))
-    return {f"gpu-{n + 1:0{digits}}": machines[n % len(machines)] for n in range(count)}
-
-
-def find(directory: Path) -> dict[str, Host]:
-    folders = sorted((directory / "hosts").glob("*"))
-    return {folder.name: Host(folder.name, folder) for folder in folders if (folder / "machine").is_dir()}
-
-
-def hardware_of(directory: Path, name: str) -> Hardware:
-    hosts = find(directory)
-    if name not in hosts:
-        known = list(hosts)
-        raise TestbedError(f"no host {name}: there are {known[0]} to {known[-1]}" if known else "no hosts")
-    return hosts[name].hardware
-
-
-def ports(directory: Path) -> dict[str, int]:
-    inventory = yaml.safe_load((directory / "hosts.yml").read_text(encoding="utf-8"))
-    return {name: values["ansible_port"] for name, values in inventory["all"]["hosts"].items()}
+    return {f"gpu-{n + 1:0{digits}}": MACHINES[n % len(MACHINES)] for n in range(count)}
 
 
 class Hosts(Running):
@@ -107,9 +82,7 @@ class Hosts(Running):
 
     def start(self) -> None:
         if any(character in str(self.directory) for character in '"\n%$\\'):
-            raise TestbedError(
-                f"sshd cannot be messages the path {self.directory}: choose another with --dir"
-            )
+            raise TestbedError(f"sshd cannot read the path {self.directory}: choose another with --dir")
         if not self._machines:
             raise TestbedError("no hosts: --hosts takes a number above 0")
         sshd = find_sshd(self._progress)
@@ -122,6 +95,7 @@ class Hosts(Running):
         public = make_key(self.directory / "ssh" / "key")
         (self.directory / "ssh" / "authorized_keys").write_text(f"{public}\n", encoding="utf-8")
         port_of = {name: self._add(name, sshd) for name in self._machines}
+        self._write_testbed()
         self._write_controller(port_of)
         for process in self._sshds:
             process.start()
@@ -130,7 +104,7 @@ class Hosts(Running):
             wait_for(lambda: _greets(port) or not process.running, what=f"sshd of {process.name}")  # noqa: B023
             if not process.running:
                 raise TestbedError(f"sshd of {process.name} ended:\n{process.last_words()}")
-        self._log_in(next(iter(port_of)))
+        self._log_in(*next(iter(port_of.items())))
 
     def stop(self) -> None:
         """End the sessions first, whose sshds are children of the listening ones."""
@@ -147,7 +121,7 @@ class Hosts(Running):
         folder, port = self.directory / "hosts" / name, reserve_port()
         for part in ("home", "tmp"):
             (folder / part).mkdir(parents=True)
-        hardware = plug(self._machines[name], folder / "machine", seed=name)
+        hardware = plug(self._machines[name], self.directory / "hardware" / name, seed=name)
         own = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp"), **hardware.env()}
         public = make_key(folder / "host_key")
         with (self.directory / "ssh" / "known_hosts").open("a", encoding="utf-8") as known:
@@ -162,6 +136,12 @@ class Hosts(Running):
         self._sshds.append(Process(name, command, log=folder / "sshd.log", environ=environ))
         return port
 
+    def _write_testbed(self) -> None:
+        """For `python -m testbed`, whose commands break and heal them: nodes of which no kubelet runs."""
+        (self.directory / "kubelet").mkdir()
+        with DesiredFile(self.directory / "kubelet").change() as nodes:
+            nodes.update({name: NodeSpec(profile=profile) for name, profile in self._machines.items()})
+
     def _write_controller(self, port_of: Mapping[str, int]) -> None:
         sockets = self.directory / "cp"
         options = [*self.options]
@@ -170,7 +150,7 @@ class Hosts(Running):
         hosts: dict[str, dict[str, Any]] = {
             name: {
                 "ansible_port": port,
-                "validate_expected_gpus": hardware_of(self.directory, name).gpu_count,
+                "validate_expected_gpus": Nodes(self.directory).hardware(name).gpu_count,
             }
             for name, port in port_of.items()
         }
@@ -203,9 +183,9 @@ class Hosts(Running):
         )
         return ["-F", "none", *(word for option in messages for word in ("-o", option))]
 
-    def _log_in(self, name: str) -> None:
+    def _log_in(self, name: str, port: int) -> None:
         """A user who may not log in is best known now."""
-        port, log = ports(self.directory)[name], self.directory / "hosts" / name / "sshd.log"
+        log = self.directory / "hosts" / name / "sshd.log"
         key = str(self.directory / "ssh" / "key")
         to = ["-i", key, "-p", str(port), "-o", "BatchMode=yes", f"{getpass.getuser()}@{LOOPBACK}", "true"]
         command = ["ssh", *self.options, *to]

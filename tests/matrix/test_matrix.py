@@ -22,14 +22,14 @@ from testbed.matrix.expected import (
 )
 
 ELSEWHERE = {
-    "clock-step": "moves NVML's timestamps alone: tests/unit/test_driver_time.py",
+    "clock-step": "moves NVML's timestamps alone",
     **dict.fromkeys(
         ("supply-failed", "supply-input-lost", "supply-removed", "chassis-fan-stopped", "inlet-hot", "leak"),
-        "a BMC sees it: tests/unit/test_simulated_bmc.py",
+        "a BMC sees it: tests/matrix/test_texts.py and tests/corpus/bmc",
     ),
     "hung-call": "its watchdog waits: tests/probes/test_health.py",
-    "airflow-blocked": "heat takes its time: tests/unit/test_driver_time.py",
-    "memory-unrepairable": "no recorded machine has a driver that reports it: tests/unit/test_driver_time.py",
+    "airflow-blocked": "heat takes its time: tests/testbed/demo/heat.py",
+    "memory-unrepairable": "no recorded machine has a driver that reports it: tests/probes/test_condition.py",
 }
 """Faults that are not in the table, and where they are tested."""
 

@@ -21,7 +21,6 @@ from nodegauge_contract.reading import PART_BYTES
 from nodegauge_judge import Answer, Severity, judge_health
 from nodegauge_probes.alive import is_young
 from nodegauge_probes.watch.state import load
-from support.machines import SECOND
 from support.probing import Probe
 from support.readings_api import ReadingsApi, serving
 from support.watch_probe import Watch
@@ -35,6 +34,7 @@ pytestmark = pytest.mark.slow
 
 On = Callable[[str], Watch]
 UNKNOWN, RESET_REQUIRED = 999, 16
+SECOND = 10**9
 
 
 def refused(machine: Machine, *, calls: str = "", gpu: int = 1, code: int = UNKNOWN) -> None:

@@ -28,8 +28,11 @@ READINGS = f"/apis/{names.API_VERSION}/{names.READING_PLURAL}"
 HISTORIES = f"/apis/{names.API_VERSION}/{names.HISTORY_PLURAL}"
 CHASSIS = f"/apis/{names.API_VERSION}/{names.CHASSIS_PLURAL}"
 DAEMONSETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
+DRA = f"/apis/{names.DRA_API}"
+SLICES = f"{DRA}/{names.SLICE_PLURAL}"
+TEMPLATES = f"{DRA}/namespaces/{NAMESPACE}/resourceclaimtemplates"
 ADMISSION, BINDINGS = (path.rpartition("/")[0] for path in (admission.POLICY, admission.BINDING))
-CORE = (NODES, PODS, EVENTS, DAEMONSETS, LEASES, ADMISSION, BINDINGS)
+CORE = (NODES, PODS, EVENTS, DAEMONSETS, LEASES, ADMISSION, BINDINGS, SLICES, TEMPLATES)
 COLLECTIONS = (*CORE, POLICIES, REPORTS, READINGS, CHASSIS, HISTORIES)
 EFFECTS = {"NoSchedule", "PreferNoSchedule", "NoExecute"}
 CUSTOM = {POLICIES: names.POLICY_PLURAL, REPORTS: names.REPORT_PLURAL, READINGS: names.READING_PLURAL}
@@ -92,7 +95,7 @@ class FakeApiServer:
         matching = sorted(
             name
             for name, body in self.objects[path].items()
-            if only in ("", f"metadata.name={name}")
+            if (only.startswith("spec.") or only in ("", f"metadata.name={name}"))
             and all(k in _labels(body) and (not v or _labels(body)[k] == v) for k, _, v in terms)
             and all(_labels(body).get(k) != v for k, _, v in unwanted)
         )

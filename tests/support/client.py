@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nodegauge_operator.core import device_rule
 from nodegauge_operator.kube.client import APPLY, CALL_TIMEOUT, JSON_PATCH, METADATA_ONLY, STRATEGIC, Client
-from nodegauge_operator.kube.errors import KubeError, Unavailable, Unreachable, error_of
+from nodegauge_operator.kube.errors import KubeError, NotFound, Unavailable, Unreachable, error_of
 from support.api_server import COLLECTIONS, NODES, ApiError, Body, FakeApiServer
 
 Object = dict[str, Any]
@@ -45,6 +46,7 @@ class LocalClient(Client, ABC):
         accept: str = "application/json",
         within: float = CALL_TIMEOUT,
         whole: bool = False,
+        shape: str = "",
     ) -> Object:
         how = {"content_type": content_type, "accept": accept}
         return await self.take(Call(method=method, path=path, query=query or {}, body=body, **how))
@@ -111,6 +113,8 @@ class FakeClient(LocalClient):
             raise Killed
 
     def _answer(self, call: Call) -> Body:
+        if call.path == f"/apis/{device_rule.GROUP}":
+            raise NotFound("this API server has no DRA", status=404)
         collection, name, sub = _split(call.path)
         query, body, manager = call.query, call.body, call.query.get("fieldManager", "")
         match call.method:

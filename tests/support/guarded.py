@@ -165,7 +165,7 @@ def release(plane: ControlPlane, directory: Path) -> Iterator[Guarded]:
 def in_force(guarded: Guarded) -> bool:
     path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
     policies = guarded.admin.get(path)["items"]
-    assert len(policies) == 11
+    assert len(policies) == 14
     seen = all(p.get("status", {}).get("observedGeneration") for p in policies)
     tries = [
         lambda: node_patch(guarded.operator, {"metadata": {"labels": {"team": "x"}}}),

@@ -66,12 +66,12 @@ class NcclNode(AReport, frozen=True, kw_only=True):
         return self.after(end, node=node, probe=names.PROBE_NCCL, nccl_image=IMAGE, **known)
 
 
-def nccl_node(node: ANode = NODE) -> NcclNode:
+def nccl_node(node: ANode = NODE, *, result: Result | None = None) -> NcclNode:
     empty = make_report(node)
     report = NcclNode(
         name=empty.name, uid=empty.uid, resource_version=empty.resource_version, node_uid=empty.node_uid
     )
-    return report.healthy(node).pulled(node)
+    return report.healthy(node, result=result).pulled(node)
 
 
 def due(report: Report, node: ANode = NODE, **known: Any) -> float:

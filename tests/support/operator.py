@@ -49,13 +49,14 @@ HANDLERS |= {
     "watch-set": api_server.DAEMONSETS,
     "reading": api_server.READINGS,
     "chassis": api_server.CHASSIS,
+    "slice": api_server.SLICES,
 }
 
 
 class Watches:
     def __init__(self, sweep: object) -> None:
         registry = kopf.OperatorRegistry()
-        watches.register(registry, cast(Sweep, sweep), bmc=True)
+        watches.register(registry, cast(Sweep, sweep), bmc=True, slices=True)
         handlers = registry._watching.get_all_handlers()
         self._by_path: dict[str, Callable[..., Any]] = {HANDLERS[str(h.id)]: h.fn for h in handlers}
 

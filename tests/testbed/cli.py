@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,9 @@ from testbed.cluster import CONTROL_PLANE
 from testbed.controlplane_config import Layout
 from testbed.demo.fleet import FLEET
 from testbed.errors import TestbedError
-from testbed.hardware import FAULTS, Hardware, HardwareError
+from testbed.hardware import FAULTS, HardwareError
 from testbed.matrix.needs import able, needs
-from testbed.nodes import Nodes
+from testbed.nodes import Nodes, Offer
 from testbed.profiles import names as profile_names
 from testbed.rest import Rest
 from testbed.table import table
@@ -60,7 +59,7 @@ def up(options: Options) -> None:
     node = options.nodes[0] if options.nodes else "gpu-h100"
     tries = "kubectl get nodes" if options.bare else "kubectl nodegauge status"
     print(f"""\
-  eval "$({_command(directory)} env)"   # KUBECONFIG; kubectl, helm, nodegauge and testbed on PATH
+  eval "$({call_again(directory)} env)"   # KUBECONFIG; kubectl, helm, nodegauge and testbed on PATH
 Then try:
   {tries}
   testbed fault {node} gpu-lost            # `testbed faults` lists all of them
@@ -68,18 +67,15 @@ Then try:
 docs/practice.md has more. To stop it: testbed down""")
 
 
-def call_again(module: str, directory: Path, *, usual: Path) -> str:
+def call_again(directory: Path) -> str:
+    """How to call this program for a testbed in the directory."""
     program = Path(sys.executable)
     with contextlib.suppress(ValueError):
         program = program.relative_to(Path.cwd())
-    message = [str(program), "-m", module]
-    if directory != usual.resolve():
-        message += ["--dir", str(directory)]
-    return shlex.join(message)
-
-
-def _command(directory: Path) -> str:
-    return call_again("testbed", directory, usual=default_directory())
+    command = [str(program), "-m", "testbed"]
+    if directory != default_directory().resolve():
+        command += ["--dir", str(directory)]
+    return shlex.join(command)
 
 
 def down(options: Options) -> None:
@@ -134,10 +130,13 @@ def faults(options: Options) -> None:
 
 def fault(options: Options) -> None:
     """Start a fault on a node (`faults` lists them)."""
+    if wrong := [item for item in options.values if "=" not in item]:
+        raise TestbedError(f"{wrong[0]!r} is not KEY=VALUE")
+    given = dict(item.split("=", 1) for item in options.values)
     plugged = Nodes(options.dir)
     hardware = plugged.hardware(options.node)
     try:
-        start_fault(hardware, options)
+        hardware.fault(options.name, **given)
     except HardwareError as error:
         others = {name: spec.profile for name, spec in plugged.specs().items() if spec.profile}
         can = [name for name, profile in others.items() if able(options.name, profile)]
@@ -145,20 +144,12 @@ def fault(options: Options) -> None:
             raise
         raise TestbedError(f"{error}. Nodes that can have it: {', '.join(sorted(can))}") from error
 
-
-def start_fault(hardware: Hardware, options: Options) -> None:
-    if wrong := [item for item in options.values if "=" not in item]:
-        raise TestbedError(f"{wrong[0]!r} is not KEY=VALUE")
-    hardware.fault(options.name, **dict(item.split("=", 1) for item in options.values))
     print(f"{options.node}: {', '.join(hardware.faults())}")
 
 
 def heal(options: Options) -> None:
     """End a fault on a node, or all of them: what is broken is repaired."""
-    heal_all(Nodes(options.dir).hardware(options.node), options)
-
-
-def heal_all(hardware: Hardware, options: Options) -> None:
+    hardware = Nodes(options.dir).hardware(options.node)
     hardware.heal(options.name)
     print(f"{options.node}: {', '.join(hardware.faults()) or 'healthy'}")
 
@@ -201,7 +192,8 @@ def kubelet(options: Options) -> None:
 
 def plug(options: Options) -> None:
     """Add a node with the hardware of a profile."""
-    Nodes(options.dir).add({options.node: options.profile})
+    offers = Offer.DRA if options.dra else Offer.PLUGIN
+    Nodes(options.dir).add({options.node: options.profile}, offers=offers)
     print(options.node)
 
 
@@ -250,15 +242,6 @@ def _say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-def add_command(commands: Any, run: Callable[[Options], None], *arguments: str) -> argparse.ArgumentParser:
-    """A command of `commands`, as its function is called and explained."""
-    added: argparse.ArgumentParser = commands.add_parser(run.__name__, help=run.__doc__)
-    for argument in arguments:
-        added.add_argument(argument)
-    added.set_defaults(run=run)
-    return added
-
-
 def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(
         prog="python -m testbed", description="A simulated GPU cluster on this machine."
@@ -268,7 +251,14 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = root.add_subparsers(metavar="COMMAND", required=True)
 
-    command = partial(add_command, commands)
+    def command(run: Callable[[Options], None], *arguments: str) -> argparse.ArgumentParser:
+        """A command as its function is called and explained."""
+        added: argparse.ArgumentParser = commands.add_parser(run.__name__, help=run.__doc__)
+        for argument in arguments:
+            added.add_argument(argument)
+        added.set_defaults(run=run)
+        return added
+
     for plain in (down, status, nodes, faults, env):
         command(plain)
     for starts in (up, serve):
@@ -284,6 +274,9 @@ def parser() -> argparse.ArgumentParser:
     command(kubelet, "node").add_argument("what", choices=("stop", "start"))
     command(plug).add_argument("profile", help=", ".join(profile_names()))
     commands.choices["plug"].add_argument("node")
+    commands.choices["plug"].add_argument(
+        "--dra", action="store_true", help="offer the GPUs by ResourceSlices and claims alone"
+    )
     command(unplug, "node")
     command(logs, "pod").add_argument("-n", "--namespace", default="default")
     return root
@@ -296,7 +289,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         known = daemon.holder(options.dir)
         if options.run not in (up, down, serve, faults) and not (known and known.ready):
-            command = f"{_command(options.dir)} up"
+            command = f"{call_again(options.dir)} up"
             raise TestbedError(f"no testbed runs in {options.dir}: start one with `{command}`")
         options.run(options)
     except TestbedError as error:

@@ -44,7 +44,9 @@ class ControlPlane(Running):
         *,
         binaries: Binaries | None = None,
         progress: Callable[[str], None] | None = None,
+        opt_in: config.OptIn | None = None,
     ) -> None:
+        """`opt_in`: what is turned on beside the defaults; without it, all that some test needs."""
         self.directory = directory.absolute()
         self.layout = config.Layout(self.directory)
         self.kubeconfig, self.audit_log = self.layout.admin_kubeconfig, self.layout.audit_log
@@ -52,7 +54,7 @@ class ControlPlane(Running):
         """As mighty, under another name: what simulated kubelets write can be told apart in the audit log."""
         self.ca_file = self.layout.ca_file
         """Verifies the API server (and the fault proxy)."""
-        self._given, self._progress = binaries, progress or (lambda _: None)
+        self._given, self._progress, self._opt_in = binaries, progress or (lambda _: None), opt_in
         self._processes: dict[str, Process] = {}
         self._port = 0
         self._etcd_port = 0
@@ -62,6 +64,10 @@ class ControlPlane(Running):
     @cached_property
     def binaries(self) -> Binaries:
         return self._given or find_or_build(self._progress)
+
+    @property
+    def opt_in(self) -> config.OptIn:
+        return self._opt_in or config.OPT_INS.get(self.binaries.release, config.OptIn())
 
     @property
     def server(self) -> str:
@@ -197,13 +203,14 @@ class ControlPlane(Running):
         return {"etcd": etcd, APISERVER: self._apiserver()}
 
     def _start_controllers(self) -> None:
-        self._start("kube-scheduler", self.binaries.kube_scheduler, config.scheduler_flags(self.layout))
-        flags = config.controller_manager_flags(self.layout)
+        flags = config.scheduler_flags(self.layout, self.opt_in)
+        self._start("kube-scheduler", self.binaries.kube_scheduler, flags)
+        flags = config.controller_manager_flags(self.layout, self.opt_in)
         self._start("kube-controller-manager", self.binaries.kube_controller_manager, flags)
 
     def _apiserver(self) -> Program:
         return self.binaries.kube_apiserver, config.apiserver_flags(
-            self.layout, port=self._port, etcd_port=self._etcd_port
+            self.layout, port=self._port, etcd_port=self._etcd_port, opt_in=self.opt_in
         )
 
     def _bring_up(self, programs: Mapping[str, Program]) -> None:

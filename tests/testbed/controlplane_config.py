@@ -1,6 +1,7 @@
 """Flags and files of the four programs of a control plane; what differs from a real cluster, and why."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
@@ -15,6 +16,33 @@ SCHEDULER = "system:kube-scheduler"
 CONTROLLER_MANAGER = "system:kube-controller-manager"
 USERS = {ADMIN: "system:masters", KUBELET: "system:masters", SCHEDULER: "", CONTROLLER_MANAGER: ""}
 """Static users and their group. Scheduler and controller manager have no more rights than in any cluster."""
+
+
+@dataclass(frozen=True)
+class OptIn:
+    """What an administrator turns on: `gates` in every program, and `apis` served beside the default ones.
+    Without any it is a stock cluster."""
+
+    gates: tuple[str, ...] = ()
+    apis: tuple[str, ...] = ()
+
+    def flags(self) -> list[str]:
+        return [f"--feature-gates={','.join(f'{gate}=true' for gate in self.gates)}"] if self.gates else []
+
+
+OPT_INS = {
+    "1.37": OptIn(
+        gates=("GenericWorkload", "TopologyAwareWorkloadScheduling"),
+        apis=("scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha3"),
+    ),
+    "1.36": OptIn(
+        gates=("DRADeviceTaintRules", "GenericWorkload", "GangScheduling", "TopologyAwareWorkloadScheduling"),
+        apis=("resource.k8s.io/v1beta2", "scheduling.k8s.io/v1alpha2"),
+    ),
+}
+"""By release: a program ends at the name of a gate or API version that it does not know.  Rules for tainted
+devices and gangs of pods; from 1.37 on the former are there by default, and GenericWorkload schedules gangs
+(pkg/features/kube_features.go and pkg/controlplane/instance.go of 1.36.3 and 1.37.2)."""
 
 AUDIT_POLICY = Path(__file__).with_name("audit-policy.yaml")
 
@@ -58,10 +86,13 @@ def etcd_flags(layout: Layout, *, port: int) -> list[str]:
     ]
 
 
-def apiserver_flags(layout: Layout, *, port: int, etcd_port: int) -> list[str]:
+def apiserver_flags(layout: Layout, *, port: int, etcd_port: int, opt_in: OptIn) -> list[str]:
     """Self-signed, RBAC, static tokens for our users, audit lines written before the next request is served.
     `--endpoint-reconciler-type=none`: a loopback address is no valid endpoint of the `kubernetes` service."""
+    apis = [f"--runtime-config={','.join(f'{api}=true' for api in opt_in.apis)}"] if opt_in.apis else []
     return [
+        *opt_in.flags(),
+        *apis,
         f"--etcd-servers=http://{LOOPBACK}:{etcd_port}",
         f"--secure-port={port}",
         f"--bind-address={LOOPBACK}",
@@ -99,13 +130,14 @@ def scheduler_config(layout: Layout) -> str:
     return json.dumps(document, indent=1)
 
 
-def scheduler_flags(layout: Layout) -> list[str]:
-    return [f"--config={layout.scheduler_config}", "--secure-port=0"]
+def scheduler_flags(layout: Layout, opt_in: OptIn) -> list[str]:
+    return [*opt_in.flags(), f"--config={layout.scheduler_config}", "--secure-port=0"]
 
 
-def controller_manager_flags(layout: Layout) -> list[str]:
+def controller_manager_flags(layout: Layout, opt_in: OptIn) -> list[str]:
     """Every controller under its own service account, as cluster installers have it; it serves nothing."""
     return [
+        *opt_in.flags(),
         f"--kubeconfig={layout.kubeconfig(CONTROLLER_MANAGER)}",
         "--kube-api-qps=1000",
         "--kube-api-burst=1000",

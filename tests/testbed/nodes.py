@@ -2,17 +2,25 @@
 
 import shutil
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from testbed.errors import TestbedError
-from testbed.hardware import Hardware, attach, plug
+from testbed.hardware import Hardware, attach, dra, plug
 from testbed.kubelet import context
 from testbed.kubelet.desired import DesiredFile, NodeSpec
 from testbed.wait import wait_for
 
 LOOK_SECONDS = 0.02
+
+
+class Offer(Enum):
+    """How a node offers its GPUs: by NVIDIA's device plugin and runtime, or by its DRA driver alone."""
+
+    PLUGIN = "plugin"
+    DRA = "dra"
 
 
 class Nodes:
@@ -38,12 +46,14 @@ class Nodes:
         oldest_first = sorted(files, key=lambda file: file.stat().st_ctime)
         return "".join(file.read_text(errors="replace") for file in oldest_first)
 
-    def add(self, profiles: Mapping[str, str | None]) -> None:
+    def add(self, profiles: Mapping[str, str | None], *, offers: Offer = Offer.PLUGIN) -> None:
         if taken := profiles.keys() & self.specs().keys():
             raise TestbedError(f"node {', '.join(sorted(taken))} is there already: unplug it first")
         self._change(
             {
-                name: NodeSpec(profile=profile, hardware=self._plug(name, profile) if profile else None)
+                name: NodeSpec(
+                    profile=profile, hardware=self._plug(name, profile, offers) if profile else None
+                )
                 for name, profile in profiles.items()
             }
         )
@@ -64,11 +74,12 @@ class Nodes:
             raise TestbedError(f"node {name} has no GPUs: choose one of {', '.join(others)}")
         return attach(self._hardware / name)
 
-    def _plug(self, name: str, profile: str) -> context.Hardware:
+    def _plug(self, name: str, profile: str, offers: Offer) -> context.Hardware:
         plugged = plug(profile, self._hardware / name)
         known = {one: getattr(plugged, one) for one in ("gpu_count", "gpu_product", "gpu_capacity")}
         labels = dict(plugged.profile.node.labels)
-        return context.Hardware(environment=plugged.env(), node_labels=labels, **known)
+        by_dra = dra.devices(plugged) if offers is Offer.DRA else []
+        return context.Hardware(environment=plugged.env(), node_labels=labels, devices=by_dra, **known)
 
     def _change(self, changes: Mapping[str, NodeSpec | None]) -> None:
         with self._file.change() as nodes:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from testbed.binaries import KUBERNETES, release
 from testbed.errors import ApiError
 from testbed.rest import STRATEGIC, Rest
 
@@ -29,11 +30,16 @@ def create_node(
     api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": own | dict(labels or {})}})
     free = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": stamp()}
+    kubelet = f"v{KUBERNETES[release()]}"
     status = {
         "capacity": free,
         "allocatable": free,
         "conditions": [ready],
-        "nodeInfo": {"bootID": boot, "kubeletVersion": "v1.36.3", "operatingSystem": "linux"},
+        "nodeInfo": {
+            "bootID": boot,
+            "kubeletVersion": kubelet,
+            "operatingSystem": "linux",
+        },
     }
     api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
     # The node-lifecycle controller removes the not-ready taint a moment later; a test need not wait for that.

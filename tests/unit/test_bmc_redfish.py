@@ -1,6 +1,7 @@
 """Recorded BMCs over HTTPS, each fault made by changing one, and whatever stands in a ChassisReading."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ from nodegauge_judge import CATALOGUE, Answer, Psu, Verdict
 from nodegauge_judge.chassis.judge import judge_chassis
 from nodegauge_operator.api.chassis import MAX_READING, parse_chassis
 from support.bmc_access import Bmcs, codes
+from testbed.hardware import plug
 from testbed.hardware.bmc import tree
+from testbed.hardware.bmcs import tree_of
 
 MACHINES = {
     # file: supplies installed and working, watts now, watts at full load, fans, inlets, leak detectors, GPUs
@@ -355,3 +358,12 @@ def test_watts_that_no_machine_has_were_not_read(absurd: float, where: str) -> N
     assert all(number is None or 0 < number < 10_000 for number in numbers)
     expected = {"capacity_watts": judged.capacity_watts, "gpus": judged.peak_watts}
     assert expected.get(where) is None
+
+
+async def test_a_board_s_bmc_shows_links_that_are_down(bmcs: Bmcs, tmp_path: Path) -> None:
+    hardware = plug("h100-sxm-8", tmp_path)
+    hardware.fault("link-down", gpu=3, link=5)
+    hardware.fault("driver-mismatch")
+    gpus = (await bmcs.reading(tree_of(hardware))).gpus
+    assert [gpu.ports_up for gpu in gpus] == [18, 18, 18, 17, 18, 18, 18, 18]
+    assert {gpu.port_gbps for gpu in gpus} == {212.496}

@@ -17,6 +17,7 @@ from nodegauge_operator import names
 from nodegauge_operator.http_server import HttpServer
 from nodegauge_operator.kube import errors
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound
+from nodegauge_operator.kube.tokens import WHO_AM_I
 from nodegauge_operator.kube.workloads import OPERATOR
 from nodegauge_operator.metrics import Metrics
 from support.client import AnsweringClient, Call
@@ -55,7 +56,7 @@ class Api(AnsweringClient):
             if not self.served:
                 raise NotFound("no such group", status=404)
             return {"resources": self.served}
-        if call.path == command.WHO_AM_I:
+        if call.path == WHO_AM_I:
             return {"status": {"userInfo": {"username": self.me}}}
         if call.path.startswith(command.REVIEWS):
             spec = call.body["spec"]
@@ -64,6 +65,8 @@ class Api(AnsweringClient):
             if self.me == "nobody":
                 raise Forbidden("no", status=403)
             return {"status": {"allowed": spec["resourceAttributes"]["resource"] not in self.lacks}}
+        if call.path.startswith("/apis/resource.k8s.io/"):
+            raise NotFound("no such group", status=404)
         assert (call.path, call.query.get("labelSelector")) == (PODS, OPERATOR)
         return {"items": self.pods}
 
@@ -95,9 +98,10 @@ async def test_a_healthy_operator_passes(capsys: pytest.CaptureFixture[str], me:
     api = Api()
     api.me = me
     await Operator().check(api)
-    crds, rights, *healthy = capsys.readouterr().out.splitlines()
+    crds, rights, dra, *healthy = capsys.readouterr().out.splitlines()
     assert all(name in crds for name in command.CRDS)
     assert (ACCOUNT in rights, says in rights) == (True, True)
+    assert dra == "the API server serves no DRA"
     assert healthy == [f"operator gauge/operator-1 answers {path}: ok" for path in ("/healthz", "/readyz")]
     posted = {call.path for call in api.calls if call.method != "GET"}
     assert all(path.endswith(("reviews", "subjectaccessreviews")) for path in posted), "it changes nothing"

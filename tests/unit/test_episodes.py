@@ -11,7 +11,7 @@ from episodes.score import Score
 MOST_OF_PRODUCED = 80
 
 
-@pytest.fixture(scope="module", params=[TUNED_ON[0], FRESH[0]])
+@pytest.fixture(scope="module", params=[TUNED_ON, FRESH[0]])
 def score(request: pytest.FixtureRequest) -> Score:
     return Score.of(episodes(request.param))
 

@@ -60,7 +60,11 @@ NAMES = {
     "T4": "Tesla T4",
     "GeForce, GTX, RTX, Quadro, TITAN": "NVIDIA RTX A1000",
     "CMP": "NVIDIA CMP 170HX",
-    "L, A, T and P with a number": "NVIDIA L40S",
+    "L40S": "NVIDIA L40S",
+    "L40": "NVIDIA L40-48Q",
+    "L4": "NVIDIA L4",
+    "A10": "NVIDIA A10",
+    "L, A, T and P with a number": "NVIDIA A16",
     "SXM": "NVIDIA X1-SXM7-1TB",
     "PCIe": "NVIDIA X1 PCIe",
 }

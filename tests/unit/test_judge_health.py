@@ -316,7 +316,7 @@ SWITCHED = [
 ]
 """Few GPUs behind switches, whose links a test can take nearly all; a model without a source among them."""
 machines = st.sampled_from(MACHINES)
-GATED = {rule.code for rule in HEALTH_RULES if rule.gate and rule.gate.judged is not Judged.UNREAD}
+GATED = {rule.code for rule in HEALTH_RULES if rule.gate and rule.gate.judged.of_results}
 
 
 @quickly

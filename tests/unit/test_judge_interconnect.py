@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Fabric, Pairs, Problem, ProblemKind, Result, Unavailable
-from nodegauge_judge import NodeFacts, Sharing, Thresholds, Verdict
+from nodegauge_judge import NodeFacts, Severity, Sharing, Thresholds, Verdict
 from nodegauge_judge.interconnect.classify import Ring, ring, snapped
 from support.judge_results import Row, Table, check, judge, judge_all, rows
 
@@ -271,3 +271,41 @@ def test_what_a_hypervisor_shows_of_links_accuses_no_node(result: Result, mode: 
     check(judgement, "virtual-gpu/info", "NVML", Verdict.PASS)
     assert (judgement.interconnect.klass, judgement.interconnect.reason) == (None, "VirtualGpu")
     assert {gpu.links.sum for gpu in judgement.history.gpus.values()} == {18}
+
+
+LOST = Problem(kind=ProblemKind.CALL_HUNG, call="nvmlDeviceGetHandleByIndex", message="GPU is lost")
+GFD, TOPOGRAPH = "nvidia.com/gpu.clique", "accelerator.topograph.run/domain"
+IN_RACK = tray(*[of_fabric(RACK, 5)] * 4)
+DOMAINS: Table = {
+    "no NVLink at all": [
+        (made.phb(), {GFD: f"{RACK}.5"}, "no GPU has an active NVLink"),
+        (made.phb(), {TOPOGRAPH: "block-7"}, TOPOGRAPH, "block-7"),
+    ],
+    "a fabric that is not complete": [
+        (fabric(state=2), {GFD: f"{RACK}.5"}, "1 of 8 GPUs are not registered with the fabric"),
+    ],
+    "another clique": [(IN_RACK, {GFD: f"{RACK}.6"}, "the driver says", ".5")],
+}
+NO_CONTRADICTION: Table = {
+    "the same clique, with and without dashes": [(IN_RACK, {GFD: f"{RACK.replace('-', '')}.5"})],
+    "a domain of another form": [(IN_RACK, {TOPOGRAPH: "block-7"})],
+    "no label": [(made.phb(), {})],
+    "a fabric that is not told": [(made.h100(), {GFD: f"{RACK}.5"})],
+    "a node that was not read": [(made.with_gpu(made.phb(), 0, error=LOST), {GFD: f"{RACK}.5"})],
+}
+
+
+@pytest.mark.parametrize("row", rows(DOMAINS))
+def test_a_domain_that_the_driver_does_not_show_warns(row: Row) -> None:
+    result, labels, *texts = row
+    judgement = judge(result, node=NodeFacts.from_node(labels=labels, capacity={}))
+    [finding] = [one for one in judgement.findings if one.code == "domain-contradicted"]
+    assert finding.severity is Severity.WARN
+    assert all(text in finding.message for text in texts)
+
+
+@pytest.mark.parametrize("row", rows(NO_CONTRADICTION))
+def test_a_domain_that_may_be_right_is_no_finding(row: Row) -> None:
+    result, labels = row
+    judgement = judge(result, node=NodeFacts.from_node(labels=labels, capacity={}))
+    assert "domain-contradicted" not in {finding.code for finding in judgement.findings}

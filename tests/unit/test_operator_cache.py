@@ -10,8 +10,9 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_judge.peers import MAX_VALUES
 from nodegauge_operator import names
+from nodegauge_operator.api.bandwidth_status import BandwidthStatus
 from nodegauge_operator.api.policy import Limits
-from nodegauge_operator.api.report import BandwidthStatus, ClockStatus, Outcome, ReportStatus, stamp
+from nodegauge_operator.api.report import ClockStatus, Outcome, ReportStatus, stamp
 from nodegauge_operator.api.selector import Selector
 from nodegauge_operator.core.model import ConditionView, NodeView
 from nodegauge_operator.core.override import Annotations
@@ -50,7 +51,7 @@ CHANGES = {
     "override": Annotations(kind="leave-alone"),
 }
 """Another value for each field of a node, but for the others."""
-OTHERS = {"name", "resource_version", "taints"}
+OTHERS = {"name", "resource_version", "taints", "devices"}
 
 
 @pytest.mark.parametrize("field", sorted({*NodeView.__struct_fields__} - OTHERS))

@@ -256,10 +256,11 @@ def test_a_clock_that_is_set_neither_delays_nor_hurries_a_daemon_set(refused: bo
     operator.keep_watch_sets()
     operator.cluster.clock_error = 0
     watch_sets, policy = operator.reconciler.watch_sets, operator.cache.policies["default"]
-    assert watch_sets.applied(policy) is policy
+    node = operator.cache.nodes["node-1"]
+    assert watch_sets.applied(policy, node) is policy
     operator.cluster.pass_time(MISSING_SECONDS)
     assert (watch_sets.due_in() <= 0) is refused, "nothing is applied anew that nobody changed"
-    assert (applied := watch_sets.applied(policy)) is not None
+    assert (applied := watch_sets.applied(policy, node)) is not None
     assert applied.watches is not refused
 
 

@@ -14,7 +14,18 @@ from nodegauge_operator.kube.client import METADATA_ONLY
 from nodegauge_operator.kube.reports import difference, without_nulls
 from nodegauge_operator.reconcile.cache import Restored
 from nodegauge_operator.reconcile.resync import list_all
-from support.api_server import CHASSIS, NAMESPACE, NODES, PODS, POLICIES, READINGS, REPORTS, Body, merged
+from support.api_server import (
+    CHASSIS,
+    NAMESPACE,
+    NODES,
+    PODS,
+    POLICIES,
+    READINGS,
+    REPORTS,
+    SLICES,
+    Body,
+    merged,
+)
 from support.client import Call
 from support.cluster import FakeCluster
 from support.objects import NOW
@@ -26,6 +37,8 @@ from support.watch_pods import WatchPod
 
 LISTED_WHOLE = {POLICIES, PODS}
 """The few policies; and pods of single runs, of which none is known."""
+DISCOVERY = "/apis/resource.k8s.io"
+"""Asked whether there are DeviceTaintRules."""
 
 
 def listed(operator: SteppedOperator, *, selector: str = "") -> list[str]:
@@ -73,7 +86,7 @@ class Fleet:
         self.woken = listed(self.operator)
         whole = [call for call in self.calls if call.accept != METADATA_ONLY]
         named = [c.path + c.query.get("fieldSelector", "").replace("metadata.name=", "/") for c in whole]
-        return [path for path in named if path not in LISTED_WHOLE]
+        return [path for path in named if path not in LISTED_WHOLE and path != DISCOVERY]
 
     def read(self, name: str) -> tuple[int, bool]:
         """The number of the last reading that is known of the node, and whether its document is."""
@@ -93,7 +106,7 @@ def test_nothing_that_is_known_is_fetched_again() -> None:
     fleet = Fleet()
     assert fleet.list_again() == []
     compared = [call.path for call in fleet.calls if call.accept == METADATA_ONLY]
-    assert compared == [REPORTS, READINGS, CHASSIS, NODES, PODS]
+    assert compared == [REPORTS, READINGS, CHASSIS, NODES, SLICES, PODS]
     assert fleet.operator.cache.nodes.keys() == set(fleet.nodes)
     assert [fleet.read(name) for name in fleet.nodes] == [(1, False)] * 3
     assert fleet.woken == []

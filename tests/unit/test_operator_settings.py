@@ -38,6 +38,8 @@ READ: dict[str, tuple[str, str, Any]] = {
     "NODEGAUGE_IMAGE_PULL_SECRETS": (" a, b,, ", "probe.image_pull_secrets", ("a", "b")),
     "NODEGAUGE_PROBE_PRIORITY_CLASS": ("low", "probe.priority_class_name", "low"),
     "NODEGAUGE_PROBE_RUNTIME_CLASS": ("nvidia", "probe.runtime_class_name", "nvidia"),
+    "NODEGAUGE_DRIVER_ACCESS": ("DRA", "probe.driver_access", "DRA"),
+    "NODEGAUGE_HOST_DRIVER_FOLDER": ("/opt/nvidia", "probe.host_driver_folder", "/opt/nvidia"),
     "NODEGAUGE_PROBE_SERVICE_ACCOUNT": ("probe", "probe.service_account_name", "probe"),
     "NODEGAUGE_PROBE_LABELS": ('{"team": "hpc"}', "probe.labels", {"team": "hpc"}),
     "NODEGAUGE_PROBE_ANNOTATIONS": (' {"a": "b"} ', "probe.annotations", {"a": "b"}),

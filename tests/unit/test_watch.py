@@ -64,6 +64,7 @@ def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> 
         ("nvidia.com/gpu.deploy.device-plugin", "NotIn", paused),
         ("kubernetes.io/os", "NotIn", ["windows"]),
         ("type", "NotIn", ["virtual-kubelet"]),
+        ("nodegauge.dev/driver-access", "NotIn", ["dra"]),
     ]
     upgrade = "nvidia.com/gpu-driver-upgrade-state"
     assert terms == [

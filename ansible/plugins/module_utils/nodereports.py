@@ -6,6 +6,7 @@ Only reads.  The kubernetes package is needed where this runs; `connect` says so
 
 import json
 import os
+import re
 import time
 import traceback
 from calendar import timegm
@@ -28,6 +29,8 @@ TIMEOUT = (10, 60)
 """Seconds for a connection, and for an answer."""
 NOT_FAULTS = ("unvalidated",)
 """Our taints that are not for a fault."""
+OUR_TAINT = re.compile(r"nodegauge[.]dev/|[^/]+/nodegauge-(throttled|unhealthy|unvalidated)$")
+"""Keys of our taints, also those that a policy chose (spec.taints.keys)."""
 
 ARGUMENTS = {
     "kubeconfig": {"type": "path"},
@@ -156,7 +159,7 @@ def tidy(node, report):
     metadata, status = node["metadata"], (report or {}).get("status") or {}
     interconnect, gpus = status.get("interconnect") or {}, status.get("gpus") or {}
     bandwidth, desired = status.get("bandwidth") or {}, status.get("desired") or {}
-    taints = [taint for taint in _taints(node) if taint["key"].startswith(PREFIX)]
+    taints = [taint for taint in _taints(node) if OUR_TAINT.match(taint["key"])]
     probes = status.get("probes") or []
     health: dict[str, object] = next((p for p in probes if p.get("name") == "health"), {})
     return {
@@ -164,9 +167,7 @@ def tidy(node, report):
         "reported": bool(status),
         "verdict": status.get("verdict") or "",
         "summary": status.get("summary") or "",
-        "causes": [
-            t["value"] for t in taints if t["key"] not in map(PREFIX.__add__, NOT_FAULTS) and t["value"]
-        ],
+        "causes": [t["value"] for t in taints if not t["key"].endswith(NOT_FAULTS) and t["value"]],
         "taints": taints,
         "unschedulable": bool((node.get("spec") or {}).get("unschedulable")),
         "interconnect": interconnect.get("class") or "",

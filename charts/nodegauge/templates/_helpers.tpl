@@ -196,6 +196,9 @@ tolerations:
   {{- range list "throttled" "unhealthy" "unvalidated" }}
   - {key: nodegauge.dev/{{ . }}, operator: Exists}
   {{- end }}
+  {{- range dig "taints" "keys" dict (.Values.policy.spec | default dict) }}
+  - {key: {{ . }}, operator: Exists}
+  {{- end }}
   {{- with .Values.operator.tolerations }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

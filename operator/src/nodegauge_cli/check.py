@@ -16,9 +16,12 @@ import click
 
 from nodegauge_cli.inputs import duration
 from nodegauge_operator import names
-from nodegauge_operator.kube import workloads
+from nodegauge_operator.core.driver_access import Needs, claim_template
+from nodegauge_operator.core.model import ProbeDefaults
+from nodegauge_operator.kube import slices, workloads
 from nodegauge_operator.kube.client import Client, connect
-from nodegauge_operator.kube.errors import Forbidden, KubeError
+from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused
+from nodegauge_operator.kube.tokens import WHO_AM_I
 
 POLL_SECONDS = 1.0
 ANSWER_SECONDS = 5.0
@@ -28,7 +31,6 @@ ANSWER_SECONDS = 5.0
 CRDS = (*names.CRD_NAMES, names.HISTORY_CRD)
 """All that the operator writes and reads by default."""
 REVIEWS = "/apis/authorization.k8s.io/v1"
-WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 RIGHTS = {
     "": {
         "nodes": "get list watch patch",
@@ -39,6 +41,8 @@ RIGHTS = {
         f"{names.REPORT_PLURAL}/status.{names.GROUP}": "patch",
         f"{names.READING_PLURAL}.{names.GROUP}": "get list watch delete",
         f"{names.HISTORY_PLURAL}.{names.GROUP}": "get list create patch delete",
+        f"{names.SLICE_PLURAL}.resource.k8s.io": "list watch",
+        "devicetaintrules.resource.k8s.io": "get list create patch delete",
     },
     "default": {"events": "create"},
     "own": {
@@ -76,7 +80,8 @@ def check(namespace: str, instance: str, port: int, timeout: float) -> None:
     async def run() -> None:
         client = await connect(environ=os.environ)
         try:
-            await check_all(client, namespace=namespace, selector=selector, port=port, within=timeout)
+            where = {"namespace": namespace, "selector": selector, "instance": instance}
+            await check_all(client, port=port, within=timeout, **where)
         finally:
             await client.close()
 
@@ -86,11 +91,14 @@ def check(namespace: str, instance: str, port: int, timeout: float) -> None:
         raise click.ClickException(str(error)) from None
 
 
-async def check_all(client: Client, *, namespace: str, selector: str, port: int, within: float) -> None:
+async def check_all(
+    client: Client, *, namespace: str, selector: str, instance: str = "", port: int, within: float
+) -> None:
     """Every check in turn, with a line for each that passes.  Raises `NotReady` for the first that fails."""
     deadline = asyncio.get_running_loop().time() + within
     click.echo(await _wait(lambda: _served(client), deadline=deadline))
     click.echo(await _wait(lambda: _allowed(client, namespace, selector), deadline=deadline))
+    click.echo(await _wait(lambda: _claims(client, namespace, instance), deadline=deadline))
     for path in ("/healthz", "/readyz"):
         check_path = _HttpCheck(client, namespace=namespace, selector=selector, port=port, path=path)
         click.echo(await _wait(check_path, deadline=deadline))
@@ -150,6 +158,26 @@ async def _allowed(client: Client, namespace: str, selector: str) -> str:
             "brings its roles; without Helm, apply them as the chart renders them"
         )
     return f"account {user} has the operator's rights"
+
+
+async def _claims(client: Client, namespace: str, instance: str) -> str:
+    """Whether probes may share the GPUs that DRA hands out, by a template that the API server only tries."""
+    try:
+        there = [view async for view in slices.each(client)]
+        if not there:
+            return "no node has GPUs by DRA"
+        defaults = ProbeDefaults(namespace=namespace, image="", instance=instance or "nodegauge")
+        manifest = claim_template(defaults, needs=Needs.DRIVER)
+        await slices.create_template(client, manifest, dry_run=True)
+    except NotFound:
+        return "the API server serves no DRA"
+    except Forbidden as error:
+        return f"access to GPUs by DRA: not checked: {error}"
+    except Refused as error:
+        command = f"kubectl label namespace {namespace} {names.ADMIN_ACCESS}=true"
+        raise NotReady(f"probes cannot read the GPUs that DRA hands out: {error}. Run: {command}") from None
+    nodes = len({view.node for view in there})
+    return f"probes may share the GPUs that DRA hands out on {nodes} nodes"
 
 
 def _groups(namespace: str) -> list[str]:

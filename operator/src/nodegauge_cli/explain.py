@@ -98,7 +98,7 @@ def lines(explanation: Explanation, *, now: float, everything: bool = False) -> 
     if confirmed:
         node = explanation.standing.node
         pods = f"kubectl get pods -A --field-selector spec.nodeName={node}"
-        yield entry("jobs", f"not known here: `{pods}` lists what runs on it.")
+        yield entry("jobs", f"`{pods}` lists them")
     if explanation.standing.why_unread and not known:
         yield from _steps(looking_at(explanation.standing.node))
         yield ""

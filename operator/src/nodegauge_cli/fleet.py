@@ -106,7 +106,7 @@ def _is_of(report: Report, nodes: Mapping[str, NodeView] | None) -> bool:
 def _unseen(nodes: Iterable[NodeView], policies: Mapping[str, Policy]) -> Iterator[Standing]:
     """Nodes that a policy selects and that have no report."""
     for node in nodes:
-        chosen = ranked(policies.values(), node.labels)
+        chosen = ranked(policies.values(), node.selected_by)
         if chosen and has_gpus(node):
             count = usable(ReportStatus(), node, chosen[0])
             yield Standing(

@@ -106,7 +106,7 @@ def barriers(wish: Wish, node: Candidate, *, short_keys: Collection[str]) -> lis
     `short_keys`: label keys that nodegauge writes beside those with its prefix.
     """
     barriers_of_node = [
-        Barrier(kind=Kind.TAINT, text=_taint(taint), key=taint.key, ours=taint.key in names.NODE_TAINTS)
+        Barrier(kind=Kind.TAINT, text=_taint(taint), key=taint.key, ours=bool(taint.own))
         for taint in node.taints
         if taint.effect in BLOCKING and taint.key != names.TAINT_OF_CORDON
         if not any(_tolerates(known, taint) for known in wish.tolerations)

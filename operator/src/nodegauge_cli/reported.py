@@ -238,7 +238,7 @@ def _of_report(status: ReportStatus) -> Iterable[Verdict]:
         elif gate.bad or gate.state is GateState.PROBATION:
             yield Verdict.WARN
     for taint in status.desired.taints:
-        yield Verdict.FAIL if taint.key in gates.KIND_OF_TAINT else Verdict.UNKNOWN
+        yield Verdict.FAIL if taint.own in gates.KIND_OF_TAINT else Verdict.UNKNOWN
 
 
 def _kind(document: Reported, status: ProbeStatus, fresh: Fresh | None) -> KindJudgement:

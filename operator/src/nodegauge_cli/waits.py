@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nodegauge_operator import names
+from nodegauge_operator.api.bandwidth_status import BandwidthStatus
 from nodegauge_operator.api.load_status import LoadStatus
 from nodegauge_operator.api.policy import Mode, Policy
-from nodegauge_operator.api.report import BandwidthStatus, ReportStatus
+from nodegauge_operator.api.report import ReportStatus
 from nodegauge_operator.core.gpu_eligibility import PASSING
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.probes.kind import ProbeKind

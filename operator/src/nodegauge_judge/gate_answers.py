@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 
 from nodegauge_judge import visibility
 from nodegauge_judge.case import Case, HealthRule, once
-from nodegauge_judge.model import Answer, Finding, Judged, Severity
+from nodegauge_judge.model import Answer, Finding, Severity
 from nodegauge_judge.rules import HEALTH_RULES
 
-GATED = tuple(rule for rule in HEALTH_RULES if rule.gate and rule.gate.judged is not Judged.UNREAD)
+GATED = tuple(rule for rule in HEALTH_RULES if rule.gate and rule.gate.judged.of_results)
 
 GpuAnswers = Mapping[str, tuple[Answer, ...]]
 """By code of a rule that needs load: the answer of each GPU, in the document's order."""

@@ -173,6 +173,9 @@ class GpuModel(Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown
     """Case-insensitive globs over NVML's product name, of which one must match."""
     source: _Text
     """Where form, links, boards and clocks come from."""
+    slug: Annotated[str, Meta(pattern="^([a-z0-9]{2,16})?$")] = ""
+    """Its word in the label nodegauge.dev/class, which never changes; empty where the row is of several
+    models, or its name does not tell the form: such nodes have no class."""
     form: Form = Form.UNKNOWN
     """How it is mounted; unknown if the name does not tell."""
     capability: Annotated[str, Meta(pattern=r"^(\d{1,2}\.\d)?$")] = ""

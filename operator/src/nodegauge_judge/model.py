@@ -126,15 +126,23 @@ class Cause(StrEnum):
     SLOW_GPU = "slow-gpu"
     NCCL = "nccl"
     BUSBW = "busbw"
+    NEVER_VALIDATED = "never-validated"
 
 
 class Judged(StrEnum):
     """Which runs a gate counts: every readable run, only runs under load, or runs that read nothing (a
-    readable run is good; the operator answers, because there is no result to judge)."""
+    readable run is good; the operator answers, because there is no result to judge).  `by-time` counts none:
+    the policy's deadline enters it, the first pass leaves it."""
 
     ALWAYS = "always"
     UNDER_LOAD = "under-load"
     UNREAD = "unread"
+    BY_TIME = "by-time"
+
+    @property
+    def of_results(self) -> bool:
+        """Whether the judge answers it, from a result."""
+        return self not in (Judged.UNREAD, Judged.BY_TIME)
 
 
 class Gate(Struct, frozen=True, kw_only=True):
@@ -273,6 +281,11 @@ class Versions(Struct, frozen=True, order=True, kw_only=True):
     """Since when it is known to run all of that, epoch seconds; 0 for unknown."""
 
 
+DOMAIN_LABELS = ("nvidia.com/gpu.clique", "accelerator.topograph.run/domain")
+"""Labels that name the NVLink domain of a node, as CLUSTER.CLIQUE: of GPU feature discovery (NVIDIA's
+k8s-device-plugin), and of topograph (NVIDIA/topograph, docs), whose domains may have other names too."""
+
+
 class NodeFacts(Struct, frozen=True, kw_only=True):
     """What the cluster knows about the node."""
 
@@ -288,6 +301,8 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     """The policy's rules about Xids."""
     versions: Versions = Versions()
     """What it ran when it was read last."""
+    domains: Mapping[str, str] = {}
+    """NVLink domains that others say it is in, by the label's key (`DOMAIN_LABELS`)."""
 
     @property
     def xid_windows(self) -> dict[int, float]:
@@ -327,6 +342,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
             power=power,
             xids=xids,
             versions=versions,
+            domains={key: labels[key] for key in DOMAIN_LABELS if labels.get(key)},
         )
 
 

@@ -136,7 +136,7 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         ways = [way for way in (self.readable, self.answer_per_gpu, self.answer) if way is not None]
-        judges = self.gate is not None and self.gate.judged is not Judged.UNREAD
+        judges = self.gate is not None and self.gate.judged.of_results
         if len(ways) != judges:
             raise ValueError(f"{self.code}: a gate needs exactly one of readable, answer_per_gpu and answer")
         under_load = self.gate is not None and self.gate.judged is Judged.UNDER_LOAD

@@ -208,6 +208,10 @@ class Metrics:
             "Nodes whose due run waits for a slot in the budget; nccl includes the pull and load runs.",
             ("probe",),
         )
+        self.waiting_pods = gauge(
+            "nodegauge_waiting_pods",
+            "Pods of others that wait for GPUs: on nodes that could serve one, no NCCL or load run starts.",
+        )
         self.held_seconds = Histogram(
             "nodegauge_nccl_held_seconds",
             "How long an NCCL or load run took the GPUs of a node: from scheduling its pod to its end.",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from enum import StrEnum
+from functools import lru_cache
 
 GROUP = "nodegauge.dev"
 VERSION = "v1alpha1"
@@ -42,8 +43,10 @@ LEASE = "nodegauge"
 
 PREFIX = f"{GROUP}/"
 LABEL_INTERCONNECT = PREFIX + "interconnect"
+LABEL_CLASS = PREFIX + "class"
 LABEL_HEALTH = PREFIX + "health"
 LABEL_VALIDATED_AT = PREFIX + "validated-at"
+LABEL_DRIVER_ACCESS = PREFIX + "driver-access"
 """Labels on nodes that decisions read back; each label is an object of its kind (`core.label`)."""
 
 TAINT_THROTTLED = PREFIX + "throttled"
@@ -57,7 +60,8 @@ NODE_TAINTS: dict[str, tuple[str, str]] = {
     ),
     TAINT_UNHEALTHY: (
         "corruption | gpu-lost | reset-required | power-cable | gpu-fault | unreadable | recovery-action | "
-        "xid | memory | psu | p2p | nvlink | pcie | slow-gpu | nccl | busbw",
+        "xid | memory | psu | p2p | nvlink | pcie | slow-gpu | nccl | busbw | "
+        "never-validated",
         "The hardware is broken or does not respond; the NodeReport has the evidence.",
     ),
     TAINT_UNVALIDATED: (
@@ -71,6 +75,18 @@ NODE_TAINTS: dict[str, tuple[str, str]] = {
 TAINTS_OF_FAULTS = (TAINT_THROTTLED, TAINT_UNHEALTHY)
 """Taints that count against the budget of gated nodes."""
 
+TAINT_FORM = r"^(nodegauge[.]dev/|[^/]+/nodegauge-)(throttled|unhealthy|unvalidated)$"
+"""Every key that a taint of ours has, or had under an earlier policy (`spec.taints.keys`); for Python and
+CEL.  A policy chooses what stands before the slash, so ours are known without their policy (ADR 0061)."""
+
+
+@lru_cache(maxsize=1024)
+def own_taint(key: str) -> str:
+    """The key of `NODE_TAINTS` that a taint's key stands for; empty for a taint of others."""
+    match = re.match(TAINT_FORM, key)
+    return PREFIX + match[2] if match else ""
+
+
 CONDITION = "GPUValidated"
 
 REPORT_VALIDATED = "Validated"
@@ -79,8 +95,28 @@ REPORT_TAINTED = "Tainted"
 
 GPU_RESOURCE = "nvidia.com/gpu"
 GPU_LABEL = "nvidia.com/gpu"
+GPU_PRESENT = GPU_LABEL + ".present"
+"""Label of GPU feature discovery, by which the chart's policy selects nodes."""
+DRA_DRIVER = DRA_CLASS = "gpu.nvidia.com"
+"""NVIDIA's DRA driver, and its DeviceClass of whole GPUs."""
+DRA_API = "resource.k8s.io/v1"
+SLICE_PLURAL = "resourceslices"
+ADMIN_ACCESS = "resource.kubernetes.io/admin-access"
+"""Label that a namespace needs, with value `true`, for claims that share devices with whoever holds them."""
+POD_CLAIM = "gpus"
+"""What a probe pod calls its claim, and the claim its request."""
+BY_CLAIM = "dra"
+"""Value of `LABEL_DRIVER_ACCESS`."""
 MIG_DEVICE_LABEL = "nvidia.com/mig-"
 """Labels of GPU feature discovery begin with these: of whole GPUs, and of each kind of MIG device."""
+
+DEVICE_RULE = PREFIX + "device-rule"
+"""Label on DeviceTaintRules of nodegauge: they gate one GPU, not its node (ADR 0060)."""
+DEVICE_RULE_NAMES = "nodegauge-"
+"""Their names begin with it, and the chart's admission policy leaves nodegauge no others."""
+RULE_NODE, RULE_NODE_UID, RULE_FINDING = PREFIX + "node", PREFIX + "node-uid", PREFIX + "finding"
+RULE_UUID, RULE_SERIAL, RULE_SINCE = PREFIX + "gpu-uuid", PREFIX + "gpu-serial", PREFIX + "since"
+"""Annotations on these rules: what each is for, and why."""
 
 POD_PROBE = PREFIX + "probe"
 """Label on probe pods: which probe; the operator watches the pods with this label."""
@@ -188,6 +224,11 @@ def is_label_value(text: str) -> bool:
     return _LABEL_VALUE.fullmatch(text) is not None
 
 
+def device_rule_name(*, node: str, device: str) -> str:
+    """The name of the DeviceTaintRule of a node's device, the same on every try."""
+    return f"{DEVICE_RULE_NAMES}{node[:200].rstrip('.-')}-{digest(f'{node}/{device}')[:10]}"
+
+
 def digest(text: str) -> str:
     """A text of any length as 16 hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -198,11 +239,17 @@ def pod_name(*, probe: str, run: str) -> str:
     return f"nodegauge-{probe}-{run}"
 
 
-def watch_set_name(*, instance: str, policy: str) -> str:
-    """The name of a policy's DaemonSet, short enough to be a label's value."""
-    name = f"{instance}-watch-{policy}"
+def watch_set_name(*, instance: str, policy: str, by_claim: bool = False) -> str:
+    """The name of a policy's DaemonSet, short enough to be a label's value; `by_claim`: of the one for nodes
+    with DRA alone."""
+    name = f"{instance}-{BY_CLAIM}-watch-{policy}" if by_claim else f"{instance}-watch-{policy}"
     short = len(name) <= 63 and "." not in name
     return name if short else f"{instance[:30].rstrip('.-')}-watch-{digest(name)}"
+
+
+def claim_template(*, instance: str, holds: bool) -> str:
+    """The name of the template of claims that hold all GPUs, or that share them."""
+    return f"{instance}-gpus-{'all' if holds else 'admin'}"
 
 
 def run_of_pod(name: str) -> str:
@@ -228,6 +275,11 @@ class Reason(StrEnum):
     """The last readable run found a fault, in too few runs for its taint."""
     TAINT_DISABLED = "TaintDisabled"
     """A fault is confirmed for which the policy sets no taint (effect None)."""
+    DEVICES_GATED = "DevicesGated"
+    """A fault of single GPUs is confirmed, and DeviceTaintRules gate them alone; the node keeps the others.
+    Event: such a rule was set (with effect None: a dry run)."""
+    DEVICES_RELEASED = "DevicesReleased"
+    """Event: such a rule was removed."""
     TAKEN_AS_HEALTHY = "TakenAsHealthy"
     """A fault is confirmed, but an override of the node says healthy: no taint is set."""
     NOT_YET_VALIDATED = "NotYetValidated"
@@ -290,6 +342,9 @@ class PolicyReason(StrEnum):
     """The API server refuses the condition `GPUValidated` on nodes of the policy."""
     REPORT_REFUSED = "ReportRefused"
     """The API server refuses reports of nodes of the policy: what is found there counts for nothing."""
+    CLAIM_REFUSED = "ClaimRefused"
+    """The API server refuses the template of the probes' claims, so that nodes with DRA alone are not read;
+    the message has the command that allows it."""
     WRITE_REFUSED = "WriteRefused"
     """Another write for nodes of the policy is refused, fails again and again while the API server answers
     others, or writes come to no end; the message says which."""
@@ -314,6 +369,8 @@ class Obstacle(StrEnum):
     """The API server refuses the condition `GPUValidated` of a node."""
     REPORT = "report"
     """The API server refuses the report of a node."""
+    CLAIM = "claim"
+    """The API server refuses the template of the claims by which probes reach a node's GPUs."""
     WRITE = "write"
     """Another write for a node is refused, fails again and again, or writes come to no end."""
     LIST = "list"
@@ -373,6 +430,8 @@ class WatchersReason(StrEnum):
     The node takes jobs, and no probe may run there."""
     DAEMON_SET_REFUSED = "DaemonSetRefused"
     """The API server refuses the DaemonSet (rights, an admission policy or webhook)."""
+    CLAIM_REFUSED = "ClaimRefused"
+    """The API server refuses the template of the claims of the pods of the DaemonSet for DRA."""
     DAEMON_SET_FOREIGN = "DaemonSetForeign"
     """A DaemonSet that is not nodegauge's has the name of the policy's, and is left alone."""
     DAEMON_SET_CHANGED = "DaemonSetChanged"

@@ -14,6 +14,7 @@ from msgspec import Struct
 from nodegauge_operator.api.policy import CountOrPercent, names_registry, seconds
 from nodegauge_operator.api.report import whole
 from nodegauge_operator.api.selector import match_expressions
+from nodegauge_operator.core.driver_access import DriverAccess
 from nodegauge_operator.core.model import ProbeDefaults
 
 T = TypeVar("T")
@@ -65,6 +66,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     metric_nodes: int = 200
     """Nodes that metrics name, the worst first; 0 for none.  Chosen by this project: a few
     hundred series, and more names than anybody reads."""
+    give_way_to: tuple[str, ...] = ()
+    """Extended resources and device classes that stand for GPUs: runs that hold GPUs end for pods that wait
+    for these.  Empty: the scheduler alone decides who gets GPUs, and no run holds them by claim."""
     interconnect_keys: tuple[str, ...] = ()
     """Interconnect labels that the chart's admission policies let the operator write; empty: any."""
     log_level: str = "info"
@@ -102,6 +106,9 @@ def parse(environ: Mapping[str, str]) -> Settings:
         nccl_priority_class_name=read.text("NODEGAUGE_NCCL_PRIORITY_CLASS"),
         nccl_resources=read.json("NODEGAUGE_NCCL_RESOURCES", {}, dict[str, dict[str, str]]),
         instance=read.text("NODEGAUGE_INSTANCE") or "nodegauge",
+        host_driver_folder=read.text("NODEGAUGE_HOST_DRIVER_FOLDER"),
+        driver_access=read.choice("NODEGAUGE_DRIVER_ACCESS", tuple(DriverAccess)),
+        gives_way=bool(read.separated("NODEGAUGE_GIVE_WAY_TO")),
         bmc_interval=read.duration("NODEGAUGE_BMC_INTERVAL", 0.0, low=0, high=86_400),
     )
     settings = Settings(
@@ -123,6 +130,7 @@ def parse(environ: Mapping[str, str]) -> Settings:
         max_gated_nodes=read.count_or_percent("NODEGAUGE_MAX_GATED_NODES", "20%"),
         max_gated_nodes_per_hour=read.count_or_percent("NODEGAUGE_MAX_GATED_NODES_PER_HOUR", "5%"),
         metric_nodes=read.number("NODEGAUGE_METRIC_NODES", 200, int, low=0, high=10_000),
+        give_way_to=read.separated("NODEGAUGE_GIVE_WAY_TO"),
         interconnect_keys=read.separated("NODEGAUGE_INTERCONNECT_KEYS"),
         log_level=read.choice("NODEGAUGE_LOG_LEVEL", ("info", "debug", "warning", "error")),
         log_format=read.choice("NODEGAUGE_LOG_FORMAT", ("json", "text")),

@@ -54,6 +54,8 @@ OWN_CONDITION, OWN_STATUS = "may write only the condition GPUValidated", "may no
 BY_STATUS = "may not change metadata by way of the status"
 OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}
 FOREIGN_TAINT = {"key": "example.com/t", "effect": "NoExecute"}
+READ_BY_CA = "status-taint.cluster-autoscaler.kubernetes.io/nodegauge"
+RENAMED = {"key": f"{READ_BY_CA}-unhealthy", "effect": "NoSchedule"}
 ROLE, PODS = "node-role.kubernetes.io/x", "10.1.0.0/24"
 FOREIGN_CHANGES: dict[str, tuple[Object, str]] = {
     "a foreign label": (metadata(labels={"team": "other"}), OWN_LABELS),
@@ -67,6 +69,11 @@ FOREIGN_CHANGES: dict[str, tuple[Object, str]] = {
     "an owner": (metadata(ownerReferences=[OWNER]), "may not change owners"),
     "a foreign taint": (spec(taints=[FOREIGN_TAINT]), "may change only its own taints"),
     "an unknown cause": (spec(taints=[own_taint("because")]), "may taint only for its own causes"),
+    "an unknown cause by a policy's key": (spec(taints=[RENAMED | {"value": "because"}]), "its own causes"),
+    "a taint that looks like ours": (
+        spec(taints=[RENAMED | {"key": f"{READ_BY_CA}-x"}]),
+        "only its own taints",
+    ),
     "a cordon": (spec(unschedulable=True), OWN_SPEC),
     "a provider": (spec(providerID="x://y"), OWN_SPEC),
     "pod addresses": (spec(podCIDR=PODS, podCIDRs=[PODS]), OWN_SPEC),
@@ -116,6 +123,7 @@ def test_every_label_taint_and_cause_of_ours_can_be_written(guarded: Guarded, ac
     causes = {value for values, _ in names.NODE_TAINTS.values() for value in values.split(" | ")}
     for cause in causes - {"(no value)"}:
         taint(guarded, account, own_taint(cause), {"key": names.TAINT_UNVALIDATED, "effect": "NoSchedule"})
+    taint(guarded, account, RENAMED | {"value": "thermal"}, RENAMED | {"key": f"{READ_BY_CA}-unvalidated"})
     status_patch(rest, CONDITION)
 
 

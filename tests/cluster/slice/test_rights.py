@@ -24,6 +24,7 @@ PROGRAMS = ("nodegauge-operator", "kopf")
 """User agents of what these accounts are for."""
 OPERATOR, CLEANUP, WRITER = "nodegauge", "nodegauge-cleanup", "nodegauge-policy"
 PROBE = "nodegauge-probe"
+DRA = "resource.k8s.io"
 SELDOM: dict[Right, str] = {
     (OPERATOR, "", "nodes", "get"): "read again after a conflict, and before a node that left is released",
     (OPERATOR, "", "pods", "get"): "adopt the pod of a run whose creation nobody confirmed",
@@ -34,6 +35,17 @@ SELDOM: dict[Right, str] = {
         for verb in ("get", "list", "create", "patch", "delete")
     },
     (OPERATOR, "apps", "daemonsets", "create"): "a server-side apply, logged as patch",
+    **{
+        (OPERATOR, DRA, "devicetaintrules", verb): "a fault of one GPU where DRA hands out GPUs"
+        for verb in ("get", "create", "patch", "delete")
+    },
+    **{
+        (OPERATOR, DRA, "resourceclaimtemplates", verb): "a node with DRA comes or goes"
+        for verb in ("create", "delete")
+    },
+    (OPERATOR, DRA, "resourceclaims", "get"): "a pod waits for a claim",
+    (CLEANUP, DRA, "devicetaintrules", "delete"): "only where a fault of one GPU stands",
+    (CLEANUP, DRA, "resourceclaimtemplates", "delete"): "only where a node has DRA",
     (CLEANUP, "", "nodes", "get"): "read again after a conflict",
     (CLEANUP, "nodegauge.dev", "nodehistories", "delete"): "only where a fault or a day was written",
     (CLEANUP, "", "pods", "delete"): "only runs that are under way at the uninstall",

@@ -14,6 +14,7 @@ from nodegauge_operator import names
 from nodegauge_probes.delivery import part_of
 from nodegauge_probes.identity import Identity
 from support.results import dgx1
+from testbed.binaries import KUBERNETES, release
 from testbed.kubelet.node import HEALTHY
 
 Object = dict[str, Any]
@@ -44,7 +45,7 @@ def node_body(name: str) -> Object:
         "capacity": free,
         "allocatable": free,
         "conditions": [dict(zip(fields, one, strict=True)) | times for one in (*HEALTHY, network)],
-        "nodeInfo": {"bootID": str(h100().host.boot_id), "kubeletVersion": "v1.36.3"},
+        "nodeInfo": {"bootID": str(h100().host.boot_id), "kubeletVersion": f"v{KUBERNETES[release()]}"},
         "images": [_image(f"registry.example.com/platform/training/pytorch-{n:02d}") for n in range(IMAGES)],
     }
     annotations = {"nfd.node.kubernetes.io/feature-labels": ",".join(FEATURES)}
@@ -61,7 +62,7 @@ def _hex(seed: str, length: int) -> str:
     return hashlib.sha256(seed.encode()).hexdigest()[:length]
 
 
-def policy_body() -> Object:
+def policy_body(settings: Object) -> Object:
     spec = {
         "nodeSelector": {"matchLabels": SELECTED},
         "probes": {"health": {"mode": "Watch"}, "load": {"enabled": False}},
@@ -69,7 +70,7 @@ def policy_body() -> Object:
         "limits": {"notStarted": "12h"},
     }
     kind = {"apiVersion": names.API_VERSION, "kind": names.POLICY_KIND}
-    return kind | {"metadata": {"name": "loadtest"}, "spec": spec}
+    return kind | {"metadata": {"name": "loadtest"}, "spec": spec | settings}
 
 
 def running(at: str) -> Object:
@@ -126,6 +127,11 @@ def part(result: Result, *, identity: Identity, sequence: int, round_: int = 0) 
     gpus = [_board(gpu, identity.node) for gpu in result.gpus]
     own = replace(result, run=identity.pod_uid, node=identity.node, host=host, gpus=gpus)
     return part_of(own, identity=identity, sequence=sequence, reason="due", at=0.0)
+
+
+def uuids(node: str) -> list[str]:
+    """Of the node's eight GPUs."""
+    return [str(_board(gpu, node).uuid) for gpu in h100().gpus]
 
 
 def _board(gpu: Gpu, node: str) -> Gpu:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from fleet.load.devices import DeviceStage
 from fleet.load.figures import Rows, summary
 from fleet.load.kubelets import ManyClients
 from fleet.load.measured import split
@@ -33,7 +34,7 @@ def sizes(text: str) -> list[int]:
     return result
 
 
-def run(wanted: Sequence[int], directory: Path, *, limited: bool) -> None:
+def run(wanted: Sequence[int], directory: Path, *, stage: type[Stage], limited: bool) -> None:
     clock, cores = Progress(), split(os.sched_getaffinity(0))
     print("nodegauge load test: a real control plane, and nodes without kubelets.")
     print(f"This machine: {os.cpu_count()} cores, {os.getloadavg()[0]:.1f} load average before the start.")
@@ -47,7 +48,7 @@ def run(wanted: Sequence[int], directory: Path, *, limited: bool) -> None:
         client = ManyClients(await configuration(environ=environ), environ=environ)
         try:
             say = lambda text: clock.say(f"{count:,} nodes: {text}")  # noqa: E731
-            return await Stage(plane, client, count=count, cores=cores, limited=limited, say=say).run()
+            return await stage(plane, client, count=count, cores=cores, limited=limited, say=say).run()
         finally:
             await client.close()
 
@@ -67,13 +68,20 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limited", action="store_true", help="leave the operator the chart's limit of its API calls"
     )
+    parser.add_argument(
+        "--devices",
+        action="store_true",
+        help="from a finding to a device rule, with GPUs by DRA, and no more",
+    )
     parser.add_argument("--quick", action="store_true", help="100 nodes only, about four minutes")
 
 
 def run_scenario(chosen: argparse.Namespace) -> int:
     with scratch("loadtest") as directory:
         try:
-            run([100] if chosen.quick else chosen.nodes, directory, limited=chosen.limited)
+            stage = DeviceStage if chosen.devices else Stage
+            wanted = [100] if chosen.quick else chosen.nodes
+            run(wanted, directory, stage=stage, limited=chosen.limited)
         except KubeError as error:
             raise TestbedError(str(error)) from error
     return 0

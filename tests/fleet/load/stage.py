@@ -6,10 +6,11 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import ClassVar
 
-from fleet.load import commands, objects, release
+from fleet.load import objects, release
 from fleet.load.figures import Cost, Record, Rows, Write, latencies, latency
 from fleet.load.kubelets import Kubelets, ManyClients, in_flight
 from fleet.load.measured import Cores, Measured, cpu_of, pin, relist
@@ -48,6 +49,11 @@ WHO = {KUBELET: "kubelets", PROBES: "probes", OPERATOR: "operator"}
 
 
 class Stage:
+    environment: ClassVar[Mapping[str, str]] = {}
+    """Of the operator, beside what the chart gives it."""
+    settings: ClassVar[Mapping[str, object]] = {}
+    """Of the policy's spec."""
+
     def __init__(
         self, plane: ControlPlane, client: ManyClients, *, count: int, cores: Cores, limited: bool, say: Say
     ) -> None:
@@ -65,10 +71,10 @@ class Stage:
         for pid in self._server_pids():
             pin(pid, self._cores.server)
         policy = await asyncio.to_thread(self._install)
-        few, last = self._nodes[:BATCH], self._nodes[-1]
+        few = self._nodes[:BATCH]
         self._say("creating nodes")
         await self._kubelets.register(self._nodes)
-        body = json.dumps(self._plane.rest().get(f"/api/v1/nodes/{last}"), separators=(",", ":"))
+        body = json.dumps(self._plane.rest().get(f"/api/v1/nodes/{self._nodes[-1]}"), separators=(",", ":"))
         self._show({"Size of a node, KB": f"{len(body) / 1000:.1f}"})
         await self._bare("before")
         try:
@@ -89,8 +95,6 @@ class Stage:
             self._operator.finish()
         finally:
             self._operator.kill()
-        self._say("asking as people do")
-        self._show(await asyncio.to_thread(commands.cost, self._plane, node=last))
         listed, cpu = await relist(self._plane, self._client, namespace=NAMESPACE)
         self._say(f"bytes of a full list: {listed}")
         megabytes = sum(listed.values()) / 1e6
@@ -105,14 +109,18 @@ class Stage:
 
     def _install(self) -> Policy:
         """The release with its admission policies, an operator under its account, and the policy."""
-        environment = {**release.install(self._plane), **release.LOCAL}
+        environment = {**release.install(self._plane), **release.LOCAL, **self.environment}
         self._operator = Measured(
             kubeconfig=release.kubeconfig(self._plane),
             namespace=NAMESPACE,
             directory=self._plane.directory / "operator",
             environment=environment if self._limited else environment | release.WITHOUT_LIMIT,
         )
-        return parse(self._plane.rest().create(f"{GROUP}/{names.POLICY_PLURAL}", objects.policy_body()))
+        return parse(
+            self._plane.rest().create(
+                f"{GROUP}/{names.POLICY_PLURAL}", objects.policy_body(dict(self.settings))
+            )
+        )
 
     def _alone(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext() if self._cores.enough else self._plane.frozen(CONTROLLERS)

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 
 from testbed.errors import ApiError
-from testbed.kubelet import environment, images, status, volumes
+from testbed.kubelet import claims, environment, images, status, volumes
 from testbed.kubelet.context import NodeContext, pod_address
 from testbed.kubelet.errors import ConfigMissing, ContainerWaits, EndedBeforeStart, NotSimulated, StartFailed
 from testbed.kubelet.process import ContainerProcess
@@ -157,6 +157,7 @@ class Runner:
         home.mkdir(parents=True, exist_ok=True)
         env = environment.system_environment(node, hostname=metadata["name"], home=home) | dict(image.env)
         env |= node.devices.allocate(metadata["uid"], self.spec)
+        given = await claims.prepare(self._pod, self.spec, node.api)
         own = environment.pod_environment(self.spec, self._pod, node, known=env)
         env |= {name: volumes.moved(value, behind) for name, value in own.items()}
         if PORT_VARIABLE in env:
@@ -167,11 +168,14 @@ class Runner:
             except ApiError as error:
                 raise ConfigMissing(f"no token for the pod's service account: {error}") from error
             env["KUBECONFIG"] = str(self._credentials.kubeconfig)
-        driver = environment.sees_driver(self.spec, self._pod, env)
+        driver, by_claim = environment.sees_driver(self.spec, self._pod, env), {}
+        if node.hardware is not None and node.hardware.devices:  # no runtime class on such a node
+            driver = bool(given.devices)
+            by_claim = node.devices.claimed(metadata["uid"], self.spec, given) if driver else {}
         hooks = environment.hook_environment(
             node.hardware, driver=driver, env=env, termination_log=self._message_file
         )
-        return env | hooks | (node.devices.given(env) if driver else {})
+        return env | hooks | (by_claim or (node.devices.given(env) if driver else {}))
 
     async def _live(self, process: ContainerProcess) -> None:
         self._process = process

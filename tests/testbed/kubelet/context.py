@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -24,13 +25,15 @@ def pod_address(uid: str) -> str:
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
     """Hardware that is plugged into a node.  `environment`: variables of driver and files; `gpu_capacity`:
-    more than GPUs where they are shared; `node_labels`: of GPU feature discovery."""
+    more than GPUs where they are shared; `node_labels`: of GPU feature discovery; `devices`: of DRA, which
+    then stands in for device plugin, runtime class and those labels."""
 
     gpu_count: int
     gpu_product: str
     gpu_capacity: int
     environment: Mapping[str, str]
     node_labels: Mapping[str, str] = field(default_factory=dict)
+    devices: list[dict[str, Any]] = field(default_factory=list)
 
     def env(self) -> dict[str, str]:
         return dict(self.environment)

@@ -13,6 +13,7 @@ from testbed.kubeconfig import write_private
 from testbed.kubelet.errors import StartFailed
 
 if TYPE_CHECKING:
+    from testbed.kubelet.claims import Given
     from testbed.kubelet.context import Hardware
 
 Object = dict[str, Any]
@@ -41,7 +42,9 @@ class Devices:
         self._write()  # nothing that an earlier kubelet wrote runs any more
 
     def capacity(self) -> int | None:
-        return (self.hardware.gpu_capacity or None) if self.hardware is not None else None
+        if self.hardware is None or self.hardware.devices:
+            return None
+        return self.hardware.gpu_capacity or None
 
     def allocatable(self) -> int | None:
         if (capacity := self.capacity()) is None or not (gpus := self._gpus()):
@@ -77,6 +80,16 @@ class Devices:
                     names.remove(uuid)
                     break
         return [uuid for names in rounds for uuid in names]
+
+    def claimed(self, pod_uid: str, container: Object, claims: Given) -> dict[str, str]:
+        """What CDI adds for claims; who shares devices by admin access computes on none of them."""
+        gpus, known = self._gpus(), self.hardware.devices if self.hardware is not None else []
+        uuids = {one["name"]: one["attributes"]["uuid"]["string"] for one in known}
+        chosen = [uuid for name, uuid in uuids.items() if name in claims.devices]
+        if claims.exclusive:
+            self._given[pod_uid, container["name"]] = chosen
+        everything = set(chosen) >= gpus.keys()
+        return {VISIBLE_DEVICES: "void"} | ({} if everything else {GIVEN_VARIABLE: ",".join(chosen)})
 
     def given(self, env: Mapping[str, str]) -> dict[str, str]:
         chosen = env.get(VISIBLE_DEVICES, "all")

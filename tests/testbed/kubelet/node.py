@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from testbed.binaries import KUBERNETES, release
 from testbed.errors import ApiError
+from testbed.kubelet import claims
 from testbed.kubelet.api import Api, retry
 from testbed.kubelet.context import ADDRESS, Hardware, NodeContext
 from testbed.kubelet.devices import GPU_RESOURCE
@@ -20,8 +22,6 @@ Object = dict[str, Any]
 
 log = logging.getLogger(__name__)
 
-KUBELET_VERSION = "v1.36.3"
-"""The version whose behaviour is copied, and that of the control plane beside it."""
 RENEW_SECONDS, STATUS_SECONDS = 10.0, 30.0
 """Between two renewals of the lease (as a kubelet's), and two statuses (a kubelet's: 300)."""
 DEVICES_SECONDS = 0.5
@@ -49,7 +49,7 @@ def node_labels(name: str, hardware: Hardware | None) -> dict[str, str]:
         "beta.kubernetes.io/os": "linux",
         "beta.kubernetes.io/arch": architecture,
     }
-    if hardware is not None:
+    if hardware is not None and not hardware.devices:
         labels |= {
             "nvidia.com/gpu.present": "true",
             "nvidia.com/gpu.count": str(hardware.gpu_count),
@@ -69,7 +69,7 @@ def node_info(name: str, hardware: Hardware | None) -> Object:
         "kernelVersion": platform.release(),
         "osImage": "nodegauge testbed (simulated node)",
         "containerRuntimeVersion": "testbed://1",
-        "kubeletVersion": KUBELET_VERSION,
+        "kubeletVersion": f"v{KUBERNETES[release()]}",
         "kubeProxyVersion": "",
         "operatingSystem": "linux",
         "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
@@ -114,6 +114,8 @@ class NodeAgent:
             node = await retry(lambda: self._api.patch(self.path, labels, kind=MERGE))
             await self.post_status()
         self._uid = node["metadata"]["uid"]
+        if self._node.hardware is not None and (devices := self._node.hardware.devices):
+            await claims.publish(self._api, node=self._name, uid=self._uid, devices=devices)
         await self.renew_lease()
 
     async def post_status(self) -> None:

@@ -1,4 +1,4 @@
-"""What a kubelet says about a pod, as pkg/kubelet of Kubernetes 1.36 does (getPhase, TerminatePod)."""
+"""What a kubelet says about a pod, as pkg/kubelet of Kubernetes 1.37 does (getPhase, TerminatePod)."""
 
 from dataclasses import dataclass, field
 from typing import Any

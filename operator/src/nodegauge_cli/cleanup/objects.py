@@ -25,12 +25,14 @@ from nodegauge_operator.core.probes.pod import GRACE_SECONDS
 from nodegauge_operator.core.watch_pod import WatchView
 from nodegauge_operator.kube import (
     daemonsets,
+    device_rules,
     histories,
     leases,
     nodes,
     pods,
     readings,
     reports,
+    slices,
     workloads,
 )
 from nodegauge_operator.kube.client import Client
@@ -98,8 +100,10 @@ class CleanUp:
         if self._installation:
             await self._find_others()
         await self._step("nodes", self._clean_nodes)
+        await self._step("device rules", self._delete_rules)
         await self._step("watch DaemonSets", self._delete_watch_sets)
         await self._step("probe pods", self._end_pods)
+        await self._step("claim templates", self._delete_claim_templates)
         await self._step("reports", self._delete_reports)
         await self._step("histories", self._delete_histories)
         await self._step("probe pods", self._await_pods)
@@ -205,6 +209,23 @@ class CleanUp:
                 return None
         raise KubeError(f"the node keeps changing; gave up after {TRIES} tries")
 
+    async def _delete_rules(self) -> None:
+        """Mostly there are none, so nothing is printed then."""
+        api = await self._retry.call(partial(device_rules.served, self._client))
+        listed = await self._retry.list(lambda: device_rules.each(self._client, api=api)) if api else []
+        every = [rule for rule in listed if rule.node not in self._others]
+        done = len(every)
+        if not self._dry_run:
+            done = await self._each(
+                every,
+                named=lambda rule: f"device rule {rule.name}",
+                clean=lambda rule: self._retry.call(
+                    partial(device_rules.delete, self._client, rule, api=api)
+                ),
+            )
+        if every:
+            click.echo(f"device rules: {done} of {len(every)}{self._done('removed')}")
+
     # -- reports and pods ------------------------------------------------------------------------------------
 
     async def _delete_reports(self) -> None:
@@ -248,6 +269,21 @@ class CleanUp:
             await self._retry.call(partial(delete, name=made["name"], uid=made["uid"]))
         if every:
             click.echo(f"watch DaemonSets: {len(every)}{self._done('removed')}")
+
+    async def _delete_claim_templates(self) -> None:
+        """Their claims go with the pods; an API server that does not serve them has none."""
+        release = self._installation.partition("/")[2]
+        listed = partial(slices.templates, self._client, namespace=self._namespace, instance=release)
+        try:
+            every = await self._retry.call(listed)
+        except NotFound:
+            return
+        for made in every if not self._dry_run else ():
+            name, uid = made["metadata"]["name"], made["metadata"]["uid"]
+            delete = partial(slices.delete_template, self._client, namespace=self._namespace)
+            await self._retry.call(partial(delete, name=name, uid=uid))
+        if every:
+            click.echo(f"claim templates: {len(every)}{self._done('removed')}")
 
     async def _end_pods(self) -> None:
         self._deleted = await self._pods()
@@ -340,7 +376,7 @@ def _node_name(node: NodeView) -> str:
 
 def _our_metadata(node: NodeView) -> list[str]:
     """Our labels and taints on the node, as they are printed."""
-    taints = [f"taint {taint.key}" for taint in node.taints if taint.key in names.NODE_TAINTS]
+    taints = [f"taint {taint.key}" for taint in node.taints if taint.own]
     return [*label_patch(node, {}), *taints]
 
 

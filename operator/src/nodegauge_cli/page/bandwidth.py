@@ -8,7 +8,7 @@ from nodegauge_contract import ArmName
 from nodegauge_contract import Collective as Name
 from nodegauge_judge.nccl import floors
 from nodegauge_judge.nccl.measurement import GIB, Measurement, PairGroup
-from nodegauge_operator.api.report import BandwidthStatus
+from nodegauge_operator.api.bandwidth_status import BandwidthStatus
 
 
 def collectives(

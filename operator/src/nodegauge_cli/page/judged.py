@@ -25,9 +25,10 @@ from nodegauge_judge.feed.judge import FeedJudgement
 from nodegauge_judge.nccl.measurement import Measurement, NcclJudgement
 from nodegauge_judge.rule import measured
 from nodegauge_operator import names
+from nodegauge_operator.api.bandwidth_status import BandwidthStatus
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.gpus_status import GpusStatus
-from nodegauge_operator.api.report import BandwidthStatus, InterconnectStatus
+from nodegauge_operator.api.report import InterconnectStatus
 from nodegauge_operator.core.faults import of_finding
 from nodegauge_operator.core.gates import GATES
 from nodegauge_operator.core.usable import Lost

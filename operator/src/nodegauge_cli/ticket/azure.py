@@ -72,6 +72,7 @@ NOT_OURS = {
 """Categories that no finding leads to by itself, and why."""
 CATEGORY_OF: dict[str, Category] = {
     "node-unreadable": Category.NVIDIA_SMI,
+    "never-validated": Category.MANUAL,
     "gpu-lost": Category.MISSING_GPU,
     "reset-required": Category.REBOOT,
     "insufficient-power": Category.GENERIC,

@@ -113,8 +113,7 @@ def hindrance(report: Report, nodes: Mapping[str, NodeView] | None, now: float) 
     if node is not None and node.unschedulable:
         return "cordoned"
     taints = node.taints if node is not None else status.desired.taints
-    ours = names.NODE_TAINTS
-    closing = [t for t in taints if t.key in ours or (t.effect in CLOSING and t.key != names.GPU_RESOURCE)]
+    closing = [t for t in taints if t.own or (t.effect in CLOSING and t.key != names.GPU_RESOURCE)]
     if closing:
         value = f"={closing[0].value}" if closing[0].value else ""
         return f"tainted {closing[0].key.removeprefix(names.PREFIX)}{value}"

@@ -22,7 +22,8 @@ from nodegauge_judge.nccl.extract import measure
 from nodegauge_judge.nccl.measurement import Measurement
 from nodegauge_judge.zero.communication import Bandwidths, Curve
 from nodegauge_operator import names
-from nodegauge_operator.api.report import BandwidthStatus, Report
+from nodegauge_operator.api.bandwidth_status import BandwidthStatus
+from nodegauge_operator.api.report import Report
 
 LABEL_SIZE = 2**30
 """Message size of the bandwidths in a report: 1 GiB."""

@@ -97,8 +97,13 @@ def cliques(case: Case) -> dict[str, list[str]]:
     """
     by_name: dict[str, list[str]] = {}
     for gpu in case.result.gpus:
-        uuid, clique = gpu.fabric.cluster_uuid, gpu.fabric.clique
-        if gpu.fabric.state == COMPLETED and isinstance(uuid, str) and isinstance(clique, int):
-            name = f"{clip(uuid.replace('-', '').lower())}.{clique}"
+        if name := clique_name(gpu):
             by_name.setdefault(name, []).append(short_name(gpu))
     return by_name if len(by_name) > 1 else {}
+
+
+def clique_name(gpu: Gpu) -> str:
+    """Its clique as CLUSTER.CLIQUE, without dashes; empty for a GPU that is in none."""
+    uuid, clique = gpu.fabric.cluster_uuid, gpu.fabric.clique
+    known = gpu.fabric.state == COMPLETED and isinstance(uuid, str) and isinstance(clique, int)
+    return f"{clip(str(uuid).replace('-', '').lower())}.{clique}" if known else ""

@@ -5,14 +5,15 @@ They only warn: which of the two is right is for a person to find out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import chain
 
 from msgspec.structs import replace
 
 from nodegauge_judge import bmc_witness
-from nodegauge_judge.case import Case, HealthRule, identity, of_gpu
-from nodegauge_judge.interconnect import board, nvlink_state
+from nodegauge_judge.case import Case, HealthRule, clip, identity, of_gpu
+from nodegauge_judge.interconnect import board, fabric, nvlink_state
 from nodegauge_judge.model import Severity
 from nodegauge_judge.rule import DRIVER_LOG, Observation
 from nodegauge_judge.rules import throttling
@@ -57,6 +58,40 @@ def nvlink_contradicted(case: Case) -> Iterator[Observation]:
             weight=abs(have - known[0]),
         )
 
+
+def domain_contradicted(case: Case) -> Iterator[Observation]:
+    """Labels of others that put the node into an NVLink domain which its driver does not show."""
+    if case.result.problem is not None or board.hides_links(case) or fabric.may_start(case):
+        return
+    for key, value in case.node.domains.items():
+        if measured := _instead_of(case, value):
+            yield Observation(
+                severity=Severity.WARN,
+                location=key,
+                message=f"The label {key} says {clip(value)}, and {measured}.",
+                evidence={"label": key, "value": clip(value), "measured": measured},
+            )
+
+
+def _instead_of(case: Case, domain: str) -> str:
+    """What the driver shows in place of this domain; empty if it agrees, or if not all of it was read."""
+    gpus, registered = case.result.gpus, (fabric.NOT_STARTED, fabric.IN_PROGRESS, fabric.COMPLETED)
+    if not gpus or any(gpu.error for gpu in gpus) or nvlink_state.uncertain(case):
+        return ""
+    if not any(case.lanes.sums) and all(gpu.fabric.state not in registered for gpu in gpus):
+        return "no GPU has an active NVLink or a fabric"
+    behind = [gpu for gpu in gpus if gpu.fabric.state in (fabric.NOT_STARTED, fabric.IN_PROGRESS)]
+    if behind:
+        return f"{len(behind)} of {len(gpus)} GPUs are not registered with the fabric"
+    own = {fabric.clique_name(gpu) for gpu in gpus}
+    named = domain.replace("-", "").lower()
+    if "" in own or not _CLIQUE.fullmatch(named) or own == {named}:
+        return ""
+    return f"the driver says {', '.join(sorted(own))}"
+
+
+_CLIQUE = re.compile(r"[0-9a-f]{32}\.\d+")
+"""CLUSTER.CLIQUE without dashes."""
 
 RULES = (
     HealthRule(
@@ -104,5 +139,29 @@ RULES = (
             DRIVER_LOG + " Xid 74 is an NVLink error.",
         ),
         check=nvlink_contradicted,
+    ),
+    HealthRule(
+        code="domain-contradicted",
+        title="a label names an NVLink domain that the driver does not show",
+        meaning=(
+            "GPU feature discovery (`nvidia.com/gpu.clique`) or topograph "
+            "(`accelerator.topograph.run/domain`) labels the node as a member of an NVLink domain, and the "
+            "driver shows no NVLink, a fabric that is not complete, or another domain. Schedulers that place "
+            "gangs by these labels put them on nodes that do not reach each other over NVLink."
+        ),
+        when={
+            Severity.WARN: (
+                "such a label is there, and no GPU has an active NVLink or a fabric; or a GPU has not "
+                "completed its registration with the fabric 5 minutes after boot; or the label has the form "
+                "CLUSTER.CLIQUE, and the driver says another one"
+            )
+        },
+        next_step="compare `nvidia-smi -q` (Fabric: ClusterUUID, CliqueId) with the label.",
+        way_out=(
+            "`nvidia-smi -q | grep -A 8 -i fabric` on the node; `kubectl get node NODE --show-labels`.",
+            "If the label is old: restart GPU feature discovery on the node, or let topograph run again.",
+            "If the fabric is not complete: `systemctl status nvidia-fabricmanager nvidia-imex`.",
+        ),
+        check=domain_contradicted,
     ),
 )

@@ -331,6 +331,31 @@ RULES = (
         check=lambda _: (),
         gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.UNREADABLE, runs=5, judged=Judged.UNREAD),
     ),
+    HealthRule(
+        code="never-validated",
+        title="the node has not passed in the time that its policy gives a new node",
+        meaning=(
+            "Nobody knows that the node works: no run could be made there, none could be read, or each found "
+            "a fault. Only a policy with `spec.taints.validatedWithin` has this taint. It takes the place of "
+            "`unvalidated`, so that an autoscaler stops waiting for the node."
+        ),
+        when={
+            Severity.FAIL: (
+                "`spec.taints.validatedWithin` has passed since node and report were made, and no run has "
+                "passed or warned (`spec.taints.unvalidatedUntil`)"
+            )
+        },
+        next_step="read how its last runs ended; else replace the node.",
+        way_out=(
+            "`kubectl describe nodereport NODE` says how the last run ended.",
+            POD_LOG,
+            "`nvidia-smi` on the node. If it fails, see what the driver's installation says.",
+            "If many new nodes have this, suspect what they share: the image, the driver, the registry.",
+            "Replace the node: delete its NodeClaim or its machine.",
+        ),
+        check=lambda _: (),
+        gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.NEVER_VALIDATED, runs=1, judged=Judged.BY_TIME),
+    ),
 )
 
 GAPS = (

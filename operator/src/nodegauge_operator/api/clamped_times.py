@@ -25,6 +25,7 @@ def without_future_times(status: ReportStatus, *, now: float) -> ReportStatus:
     return replace(
         status,
         probes=[_probe_without_future(probe, past) for probe in status.probes],
+        node_class=replace(status.node_class, since=past(status.node_class.since)),
         throttle_judged_at=past(status.throttle_judged_at),
         passed_at=past(status.passed_at),
         tainted_at=past(status.tainted_at),

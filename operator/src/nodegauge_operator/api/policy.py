@@ -33,6 +33,20 @@ IMAGE = r"^(localhost|[^/]*[.:][^/]*)/"
 """Begins with a registry's host, as container runtimes tell one from the first part of a name."""
 
 
+TAINT_KEY = r"(?:[a-z0-9](?:[-a-z0-9]*[a-z0-9])?[.])*[a-z0-9](?:[-a-z0-9]*[a-z0-9])?/nodegauge-"
+"""What a policy writes before the name of a taint: a DNS subdomain, as of any key of Kubernetes."""
+FOREIGN_TAINTS = re.compile(
+    r"([^/]*[.])?(nodegauge[.]dev|kubernetes[.]io|(x-)?k8s[.]io|nvidia[.]com|karpenter[.]sh)/"
+)
+"""Domains whose taints other controllers set, remove and act on."""
+READ_BY_OTHERS = re.compile(
+    r"nodegauge[.]dev/(throttled|unhealthy|unvalidated)$|"
+    r"((startup|status|ignore)-taint[.]cluster-autoscaler[.]kubernetes[.]io|readiness[.]k8s[.]io)/"
+)
+"""What may stand below these all the same: autoscalers know such keys by their prefix (kubernetes/autoscaler,
+utils/taints/taints.go; kubernetes-sigs/karpenter, pkg/scheduling/taints.go)."""
+
+
 def names_registry(image: str) -> bool:
     """Whether the reference begins with its registry.  A node would pull any other from its default registry,
     whoever published something there under that name."""
@@ -101,6 +115,16 @@ class Effect(StrEnum):
     NONE = "None"
 
 
+class DeviceRules(StrEnum):
+    """Whether a fault of single GPUs gates them by DeviceTaintRules instead of the node (ADR 0060).
+
+    `DryRun`: rules with effect None beside the node's taint; `NoSchedule`: rules in place of that taint."""
+
+    NONE = "None"
+    DRY_RUN = "DryRun"
+    NO_SCHEDULE = "NoSchedule"
+
+
 class Unvalidated(StrEnum):
     """The taint `nodegauge.dev/unvalidated`.  `Lift`: remove it at the first pass, whoever set it (kubelets
     may register with it).  `Set`: also put it on nodes that have no report yet."""
@@ -117,6 +141,31 @@ class Until(StrEnum):
     NCCL = "Nccl"
 
 
+class TaintKeys(Struct, frozen=True, kw_only=True):
+    """The key of each taint, for others that know taints by their keys.  Only the part before the slash is
+    the policy's: behind any but `nodegauge.dev/` stands `nodegauge-NAME` (ADR 0061)."""
+
+    throttled: str = names.TAINT_THROTTLED
+    """Key of nodegauge.dev/throttled."""
+    unhealthy: str = names.TAINT_UNHEALTHY
+    """Key of nodegauge.dev/unhealthy."""
+    unvalidated: str = names.TAINT_UNVALIDATED
+    """Key of nodegauge.dev/unvalidated."""
+
+    def key_of(self, own: str) -> str:
+        """The key under which this policy sets a taint of `names.NODE_TAINTS`."""
+        return {
+            names.TAINT_THROTTLED: self.throttled,
+            names.TAINT_UNHEALTHY: self.unhealthy,
+            names.TAINT_UNVALIDATED: self.unvalidated,
+        }[own]
+
+    @property
+    def tolerated(self) -> tuple[str, ...]:
+        """Keys that our pods tolerate: ours as kubelets register with them, and the policy's."""
+        return tuple(dict.fromkeys([*names.NODE_TAINTS, *map(self.key_of, names.NODE_TAINTS)]))
+
+
 class Taints(Struct, frozen=True, rename="camel", kw_only=True):
     """How nodes with a fault are tainted (mode Enforce)."""
 
@@ -125,10 +174,17 @@ class Taints(Struct, frozen=True, rename="camel", kw_only=True):
     causes: dict[Cause, Effect] = {}
     """Effect by cause, which is the taint's value.  Unless it is named here, `unreadable` has
     PreferNoSchedule for a driver that does not answer, and no verdict follows from it (ADR 0043)."""
+    devices: DeviceRules = DeviceRules.NONE
+    """What a fault of single GPUs does where they come by DRA alone; elsewhere the node is tainted."""
     unvalidated: Unvalidated = Unvalidated.LIFT
     """What to do with the taint nodegauge.dev/unvalidated."""
     unvalidated_until: Until = Until.HEALTH
     """What removes that taint."""
+    validated_within: Annotated[str, Meta(pattern=rf"^$|{DURATION}", max_length=32)] = ""
+    """Time from the making of node and report until a node that has not passed is `never-validated`; empty
+    for no deadline."""
+    keys: TaintKeys = TaintKeys()
+    """Keys of the taints."""
 
     def effect_of(self, cause: Cause) -> Effect:
         """The effect of one cause."""
@@ -184,6 +240,9 @@ class Budget(Struct, frozen=True, rename="camel", kw_only=True):
     gated_nodes_per_hour: CountOrPercent = "5%"
     """Nodes that may newly take such a taint within any hour; 0 for none.  Default chosen by this project
     (ADR 0030)."""
+    gated_devices: CountOrPercent = "20%"
+    """Devices that may be gated by DeviceTaintRules at a time, apart from `gatedNodes`; a percentage is of
+    all devices of the policy's nodes; 0 for none."""
     concurrent_nccl_probes: CountOrPercent = "10%"
     """Nodes that NCCL and load runs may hold or wait for at a time, apart from `concurrentProbes`; 0 pauses
     these runs."""
@@ -395,6 +454,7 @@ def parse(body: dict[str, Any]) -> Policy:
     except msgspec.ValidationError as error:
         raise PolicyInvalid(str(error).replace("`$", "`spec")) from None
     _check_images(spec)
+    _check_taint_keys(spec.taints.keys)
     if problem := key_problem(spec.node_selector, short_key=spec.labels.interconnect_key):
         raise PolicyInvalid(problem)
     return Policy(
@@ -404,6 +464,18 @@ def parse(body: dict[str, Any]) -> Policy:
         spec=spec,
         close_incident=(metadata.get("annotations") or {}).get(names.CLOSE_INCIDENT, ""),
     )
+
+
+def _check_taint_keys(keys: TaintKeys) -> None:
+    for own in names.NODE_TAINTS:
+        name, key = own.removeprefix(names.PREFIX), keys.key_of(own)
+        well_formed = key == own or re.fullmatch(TAINT_KEY + name, key)
+        if not well_formed or (FOREIGN_TAINTS.match(key) and not READ_BY_OTHERS.match(key)):
+            raise PolicyInvalid(
+                f"{key!r} is no key for this taint: write {own}, or a prefix of your own or of an autoscaler "
+                f"with /nodegauge-{name}, such as startup-taint.cluster-autoscaler.kubernetes.io/nodegauge-"
+                f"{name} - at `spec.taints.keys.{name}`"
+            )
 
 
 def _check_images(spec: PolicySpec) -> None:

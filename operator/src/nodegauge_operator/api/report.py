@@ -18,9 +18,12 @@ from msgspec import Struct
 from nodegauge_judge import Finding, OpenEnum, Verdict
 from nodegauge_judge.model import Versions
 from nodegauge_operator import names
+from nodegauge_operator.api.bandwidth_status import BandwidthStatus
+from nodegauge_operator.api.desired_device import DesiredDevice
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.history import Change, Condition, Transition
 from nodegauge_operator.api.load_status import LoadStatus
+from nodegauge_operator.api.node_class_status import NodeClassStatus
 from nodegauge_operator.api.offload_status import OffloadStatus
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.sharing import shared
@@ -173,42 +176,6 @@ class InterconnectStatus(Struct, frozen=True, rename="camel", kw_only=True):
         return self.klass or self.reported, self.nvlink_gbps
 
 
-class BandwidthStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """Bandwidth of collectives as last measured.  Results stay while no new run can be made."""
-
-    all_reduce: int | None = None
-    """Whole GB/s of bus bandwidth at 1 GiB; null if not measured."""
-    all_gather: int | None = None
-    """As `all_reduce`."""
-    reduce_scatter: int | None = None
-    """As `all_reduce`."""
-    p2p_off: float | None = msgspec.field(default=None, name="p2pOff")
-    """GB/s of bus bandwidth of all_reduce through host memory alone (NCCL_P2P_DISABLE=1)."""
-    gpus: int = 0
-    """GPUs that took part."""
-    of: int = 0
-    """GPUs that the node should have."""
-    agreement: str = ""
-    """Whether bandwidth agrees with the interconnect that NVML reports: confirmed, contradicted or unsure."""
-    message: str = ""
-    """The agreement as a sentence, with the numbers."""
-    fingerprint: str = ""
-    """What makes nodes comparable (GPU model and count, NVLinks or none, driver, NCCL), as text."""
-    grade: str = ""
-    """Digest of the expectations and thresholds that graded it.  If they change, it is graded again."""
-    again: bool = False
-    """Another run is wanted soon (something is bad for the first time, or runs disagree)."""
-    boot_id: str = msgspec.field(default="", name="bootID")
-    """Boot id of the node during the measurement."""
-    hardware: str = ""
-    """GPUs and driver as last read then, as text."""
-    reason: str = ""
-    """Why no NCCL run can be made here now, one word (SingleGpu, Shared, Mig, Dra, Cordoned, ...); empty if
-    one can."""
-    detail: str = ""
-    """The reason as a sentence."""
-
-
 class ClockStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """The SM clock at which the GPUs last worked without a reason for a lower one."""
 
@@ -242,8 +209,7 @@ class GateState(OpenEnum):
     """The state of one gate on one node; one that this version does not know counts as entered."""
 
     WATCHING = "watching"
-    """There were bad runs, but too few for a taint; or the fault is gone, and its return would count as a
-    relapse."""
+    """Too few bad runs for a taint; or the fault is gone, and its return would count as a relapse."""
     HELD_BACK = "held-back"
     """Enough bad runs for a taint, but a budget or rate is used up, or an incident holds the taint back."""
     GATED = "gated"
@@ -292,6 +258,10 @@ class GateStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_onl
     """The first of the bad runs in a row that confirmed it, or may; empty if that was `fault_at`."""
     incident: str = ""
     """The incident that holds the taint back, until the first bad run after its end; empty for none."""
+    gpus: list[str] = []
+    """UUIDs of the GPUs that it is about; empty if it is about more than single GPUs, or unknown ones."""
+    on_devices: bool = False
+    """Device rules gate these GPUs instead of the node."""
 
     @property
     def since_epoch(self) -> float:
@@ -318,11 +288,16 @@ class DesiredTaint(Struct, frozen=True, kw_only=True):
     """A taint of ours as it should stand on the node."""
 
     key: str
-    """One of `names.NODE_TAINTS`."""
+    """As the policy asks for (`spec.taints.keys`)."""
     value: str = ""
     """The cause; empty for unvalidated."""
     effect: str = "NoSchedule"
     """NoSchedule, PreferNoSchedule or NoExecute."""
+
+    @property
+    def own(self) -> str:
+        """Which of `names.NODE_TAINTS` it is; empty for none."""
+        return names.own_taint(self.key)
 
 
 class DesiredNode(Struct, frozen=True, rename="camel", kw_only=True):
@@ -332,6 +307,8 @@ class DesiredNode(Struct, frozen=True, rename="camel", kw_only=True):
     """Value by key."""
     taints: list[DesiredTaint] = []
     """Our taints, not those of others."""
+    devices: list[DesiredDevice] = []
+    """Devices that faults gate, or would."""
     condition: str = ""
     """Status of the condition GPUValidated: True, False or Unknown; empty for no condition."""
     reason: str = ""
@@ -363,6 +340,8 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     """How the GPUs are joined."""
     bandwidth: BandwidthStatus = BandwidthStatus()
     """Last measured bandwidth of collectives."""
+    node_class: NodeClassStatus = NodeClassStatus()
+    """What schedulers place by (nodegauge.dev/class)."""
     gpus: GpusStatus = GpusStatus()
     """The GPUs in brief."""
     probes: list[ProbeStatus] = []
@@ -388,8 +367,7 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     offload: OffloadStatus = OffloadStatus()
     """What the node has beside its GPUs for models that do not fit there."""
     raw_verdict: Verdict = Verdict.UNKNOWN
-    """Worst verdict of the last readable runs, confirmed or not, with or without a taint.  Nobody should
-    repair nodes by it."""
+    """Worst verdict of the last readable runs, confirmed or not.  Nobody should repair nodes by it."""
     transitions: list[Transition] = []
     """What changed, oldest first; the last 20, fewer if the report has no space for them."""
     conditions: list[Condition] = []
@@ -427,6 +405,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """Version by which the next write is made: another writer's change refuses it."""
     node_uid: str
     """UID of the owning node; with another one than the node's the report counts as absent."""
+    created_at: float = 0.0
+    """When it was made, epoch seconds; 0.0 if unknown."""
     requested_at: str = ""
     """`spec.requestedAt`: a new value asks for one run of each probe."""
     requested_probes: dict[str, str] = {}
@@ -462,6 +442,7 @@ def parse_report(body: Mapping[str, Any]) -> Report:
         uid=metadata.get("uid", ""),
         resource_version=metadata.get("resourceVersion", ""),
         node_uid=owners[0].get("uid", "") if owners else "",
+        created_at=unstamp(metadata.get("creationTimestamp") or ""),
         requested_at=asked.get("requestedAt") or "",
         requested_probes=asked.get("requestedProbes") or {},
         status=status,

@@ -11,6 +11,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.node_history import NodeRecord
 from nodegauge_operator.api.report import Report, ReportStatus
+from nodegauge_operator.core.device_rule import DeviceRule
 from nodegauge_operator.core.model import ConditionView, NodeView, PodView, Taint
 
 TAINTS = "taints"
@@ -67,6 +68,26 @@ class PatchNode(Struct, frozen=True):
     def parts(self) -> list[str]:
         """What it holds, as pieces."""
         return [*([] if self.taints is None else [TAINTS]), *self.labels]
+
+
+class PutDeviceRule(Struct, frozen=True):
+    """Make a DeviceTaintRule, or bring it in line."""
+
+    node: NodeView
+    """The node, which owns it."""
+    rule: DeviceRule
+    """As it should be; with the resourceVersion of the one that stands, empty for none."""
+    devices: int
+    """Devices of the node that are gated then, for the budget."""
+    judged: Judged | None = None
+    """The run that it follows, if the report does not hold that yet."""
+
+
+class DeleteDeviceRule(Struct, frozen=True):
+    """Remove one of our DeviceTaintRules."""
+
+    rule: DeviceRule
+    """Whose UID is the precondition."""
 
 
 class SetCondition(Struct, frozen=True):
@@ -174,6 +195,8 @@ Step = (
     | DeleteReport
     | PatchReport
     | PatchNode
+    | PutDeviceRule
+    | DeleteDeviceRule
     | SetCondition
     | PostEvent
     | CreatePod

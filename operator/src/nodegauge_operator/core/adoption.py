@@ -53,7 +53,7 @@ def adopted(status: ReportStatus, node: NodeView, *, now: float) -> ReportStatus
 def _code(taint: Taint, node: NodeView) -> str:
     """The finding behind a taint: the one that the node's condition names, or else one that the health probe
     answers; empty if it is none of ours."""
-    kind = gates.KIND_OF_TAINT.get(taint.key)
+    kind = gates.KIND_OF_TAINT.get(taint.own)
     codes = [c for c, g in gates.GATES.items() if g.kind is kind and g.cause.value == taint.value]
     message = node.condition.message if node.condition is not None else ""
     named = [code for code in codes if f"[{code}]" in message]

@@ -76,7 +76,7 @@ def newly_tainted_at(context: Context, status: ReportStatus) -> str:
     """
     if not reserves(status):
         return status.tainted_at
-    on_node = any(taint.key in names.TAINTS_OF_FAULTS for taint in context.node.taints)
+    on_node = any(taint.own in names.TAINTS_OF_FAULTS for taint in context.node.taints)
     counted = on_node or context.now < unstamp(status.tainted_at) + HOUR
     return status.tainted_at if counted and reserves(context.status) else stamp(context.now)
 
@@ -88,4 +88,4 @@ def is_gated(report: Report) -> bool:
 
 def reserves(status: ReportStatus) -> bool:
     """Whether the status reserves a taint for a fault."""
-    return any(taint.key in names.TAINTS_OF_FAULTS for taint in status.desired.taints)
+    return any(taint.own in names.TAINTS_OF_FAULTS for taint in status.desired.taints)

@@ -31,10 +31,12 @@ from nodegauge_operator.api.report import (
     ReportStatus,
     unstamp,
 )
-from nodegauge_operator.core import gates
+from nodegauge_operator.core import device_gates, gates
 from nodegauge_operator.core import override as overrides
-from nodegauge_operator.core.actions import Judged, WrittenHistory
+from nodegauge_operator.core.actions import Judged, PutDeviceRule, WrittenHistory
 from nodegauge_operator.core.adoption import adopted
+from nodegauge_operator.core.device_rule import DeviceRule
+from nodegauge_operator.core.driver_access import DriverAccess, access_of
 from nodegauge_operator.core.model import ChassisView, NodeView, PodView, ProbeDefaults
 from nodegauge_operator.core.pod_outcome import is_refused
 from nodegauge_operator.core.reading_view import PartView, ReadingView
@@ -137,6 +139,12 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     none."""
     gate_slot: bool = False
     """The budget of gated nodes has a slot for it, or it is gated already."""
+    device_slots: int = 0
+    """How many devices of the node the budget lets be gated, those that are gated among them."""
+    device_rules: bool = False
+    """The API server has DeviceTaintRules."""
+    rules: tuple[DeviceRule, ...] = ()
+    """Those of nodegauge for devices of the node, or of an earlier one of its name."""
     gives_way: bool = False
     """It is gated for a lesser fault, and a worse one elsewhere takes its slot."""
     incidents: Mapping[str, str] = gates.NO_INCIDENTS
@@ -164,12 +172,18 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     """What the BMC reader last wrote of it."""
     reading: ReadingView | None = None
     """What its probes wrote."""
+    claims_refused: str = ""
+    """Why the API server refuses the templates of the probes' claims; empty if it does not."""
     distrust: str = ""
     """Why no reading counts now; empty if they do."""
     trusted: str = ""
     """The admission policy by which readings count."""
     watchers: Mapping[str, str] = {}
     """Pods of the policy's watch DaemonSet here, UID to name, also those that have just gone."""
+    waited_for: Callable[[], bool] = bool
+    """Whether pods of others wait for GPUs that this node could serve."""
+    ends_for: Mapping[str, str] = {}
+    """UIDs of our pods whose run ends to leave its GPUs to a pod, and the name of that one."""
     watch_since: float = 0.0
     """When that DaemonSet was made, epoch seconds, 0.0 for not yet."""
 
@@ -211,8 +225,14 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
 
     @property
     def may_run(self) -> bool:
-        """A new run may be planned: the node allows it, and nobody has paused it."""
-        return self.node.may_run and self.policy.spec.mode is not Mode.PAUSED
+        """A new run may be planned: the node allows it, and nobody has paused it or refuses its claim."""
+        claimless = bool(self.claims_refused) and self.access is DriverAccess.DRA
+        return self.node.may_run and self.policy.spec.mode is not Mode.PAUSED and not claimless
+
+    @cached_property
+    def access(self) -> DriverAccess:
+        """How pods reach the GPU driver here."""
+        return access_of(self.node, self.defaults.driver_access)
 
     def after(self, status: ReportStatus) -> Context:
         """The same node with another status."""
@@ -342,6 +362,15 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
             return NEVER
         return unstamp(unreadable.since) + seconds(self.policy.spec.probes.health.unread_after)
 
+    @property
+    def validates_by(self) -> float:
+        """By when the node has to pass, epoch seconds; `NEVER` once it has, in a paused policy, or without a
+        deadline.  An interruption begins it anew: nobody could look at the node meanwhile."""
+        within = self.policy.spec.taints.validated_within
+        if not within or self.status.passed_at or self.policy.paused or not self.node.created_at:
+            return NEVER
+        return max(self.node.created_at, self.report.created_at, self.since) + seconds(within)
+
     @cached_property
     def _stays_stale(self) -> bool:
         """The report says that the health reading is stale, and no run has read the node since: neither a gap
@@ -406,9 +435,10 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         and time alone moves no gate of a paused policy.  A reservation that the node does not carry yet
         needs a run and a slot: who can write reports can write one.  A node that gives way has no slot.
         """
-        reserved = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.status.desired.taints)
-        on_node = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.node.taints)
-        slot = self.gate_slot and not self.gives_way and self.status.probe[HEALTH].last_run is not None
+        reserved = any(taint.own in names.TAINTS_OF_FAULTS for taint in self.status.desired.taints)
+        on_node = any(taint.own in names.TAINTS_OF_FAULTS for taint in self.node.taints)
+        ran = self.status.probe[HEALTH].last_run is not None or self.now >= self.validates_by
+        slot = self.gate_slot and not self.gives_way and ran
         return gates.current(
             self.status.gates,
             policy=self.policy,
@@ -417,6 +447,14 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
             reserved=reserved and (on_node or slot) and not self.gives_way,
             not_read_lately=self.not_read_lately,
             incidents=self.incidents,
+            on_devices=device_gates.on_devices(
+                self.status.gates,
+                policy=self.policy,
+                node=self.node,
+                gpus=self.status.gpus,
+                served=self.device_rules and PutDeviceRule not in self.declined,
+            ),
+            device_slot=self.device_slots > 0 and not self.policy.paused,
         )
 
     @cached_property

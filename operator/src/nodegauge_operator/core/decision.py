@@ -20,11 +20,13 @@ from nodegauge_operator.api.policy import Mode, Policy, PolicySpec
 from nodegauge_operator.api.report import DesiredNode, GateState, Outcome, Report, ReportStatus, Run, stamp
 from nodegauge_operator.core import (
     budget,
+    device_gates,
     events,
     faults,
     gates,
     node_history,
     transitions,
+    validation,
     verdicts,
     wording,
 )
@@ -55,6 +57,9 @@ def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = 
         of_run = events.of_run(before, context.status, kind=kind)
     for each in registry.EVERY.values():
         context = context.after(each.at_look(context))
+    passed_at = context.status.passed_at or _passed_at(context)
+    by_time = validation.gates_by_time(context, passed=bool(passed_at))
+    context = context.after(replace(context.status, gates=by_time))
     status = context.status
     after = replace(
         status,
@@ -62,7 +67,7 @@ def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = 
         installation=context.defaults.installation,
         gates=context.gates,
         throttle_judged_at=gates.throttle_judged_at(status.throttle_judged_at, context.gates),
-        passed_at=status.passed_at or _passed_at(context),
+        passed_at=passed_at,
         raw_verdict=context.raw_verdict,
         override=context.override,
     )
@@ -129,6 +134,12 @@ def _desired_node(context: Context, status: ReportStatus) -> DesiredNode:
     return DesiredNode(
         labels={k: v for k, v in (labels | short).items() if v and names.is_label_value(v)},
         taints=taints,
+        devices=device_gates.desired(
+            status,
+            policy=context.policy,
+            node=context.node,
+            slots=context.device_slots if context.device_rules else 0,
+        ),
         condition=condition,
         reason=reason,
         message=wording.condition_message(context, status),
@@ -165,6 +176,8 @@ def _why_warned(status: ReportStatus, *, policy: Policy) -> Reason:
     known = [gate for gate in status.gates if gate.code in gates.GATES]
     if any(gate.state is GateState.HELD_BACK for gate in known):
         return Reason.HELD_BACK
+    if any(gate.on_devices and gate.state.entered for gate in known):
+        return Reason.DEVICES_GATED
     if any(gate.state is GateState.GATED and not gates.is_soft(gate, policy=policy) for gate in known):
         healthy = status.override is not None and status.override.healthy
         return Reason.TAKEN_AS_HEALTHY if healthy else Reason.TAINT_DISABLED

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
+from nodegauge_operator.api.desired_device import DeviceState
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.override import Override
@@ -31,8 +32,15 @@ OF_A_RUN = 240
 """Bytes of a note that gates leave to the summary of the run that moved them."""
 MIN_FINDING = 160
 """Bytes in which a finding can be described.  Both are chosen by this project."""
-MOST_SERIOUS_FIRST = (Reason.TAINTED, Reason.HELD_BACK, Reason.ON_PROBATION, Reason.TAINT_LIFTED)
-NORMAL = (Reason.ON_PROBATION, Reason.TAINT_LIFTED)
+MOST_SERIOUS_FIRST = (
+    Reason.TAINTED,
+    Reason.DEVICES_GATED,
+    Reason.HELD_BACK,
+    Reason.ON_PROBATION,
+    Reason.TAINT_LIFTED,
+    Reason.DEVICES_RELEASED,
+)
+NORMAL = (Reason.ON_PROBATION, Reason.TAINT_LIFTED, Reason.DEVICES_RELEASED)
 OF_VERDICT = {
     Verdict.PASS: (Reason.VALIDATED, "Normal"),
     Verdict.WARN: (Reason.WARNINGS, "Warning"),
@@ -83,7 +91,8 @@ def of_status(
     that `after` describes.
     """
     before, now = context.report.status, context.now
-    of_gates = _of_gates(before, after, policy=context.policy, every=every, now=now)
+    name = context.node.name
+    of_gates = _of_gates(before, after, policy=context.policy, every=every, node=name, now=now)
     if of_run is not None and of_gates is None and kind is not None and kind.announces_verdict:
         of_run = _with_findings(of_run, [fault for fault in every if fault.probe == kind.name])
     candidates = [
@@ -141,14 +150,21 @@ def _of_override(before: Override | None, after: Override | None, *, now: float)
 
 
 def _of_gates(
-    before: ReportStatus, after: ReportStatus, *, policy: Policy, every: Sequence[Fault], now: float
+    before: ReportStatus,
+    after: ReportStatus,
+    *,
+    policy: Policy,
+    every: Sequence[Fault],
+    node: str,
+    now: float,
 ) -> Change | None:
-    """Taints set or lifted, and gates newly held back.  `unvalidated` is no fault, and has no event.
+    """Taints and device rules set or lifted, and gates newly held back.  `unvalidated` is no fault, and has
+    no event.
 
     The identity is made of the gates' states and times: the same change is told once, a relapse again.
     """
     old, new = (
-        {taint.key: taint for taint in status.desired.taints if taint.key in names.TAINTS_OF_FAULTS}
+        {taint.own: taint for taint in status.desired.taints if taint.own in names.TAINTS_OF_FAULTS}
         for status in (before, after)
     )
     changes, by_code = [], {fault.code: fault for fault in every}
@@ -159,9 +175,12 @@ def _of_gates(
             runs = f" after {gate.bad} bad run{'s' if gate.bad > 1 else ''}" if gate.bad else ""
             changes.append((Reason.TAINTED, f"tainted {wording.short(taint)}{runs}", by_code.get(gate.code)))
     changes += [(*_lifted(taint, before, after), None) for key, taint in old.items() if key not in new]
+    of_devices = _of_devices(before, after, node=node)
+    changes += [(reason, text, by_code.get(code)) for reason, text, code in of_devices]
     known = {gate.code for gate in before.gates if gate.state is GateState.HELD_BACK}
     for gate in after.gates:
-        if gate.state is GateState.HELD_BACK and gate.code in gates.GATES and gate.code not in known:
+        waits = gate.state is GateState.HELD_BACK and not gate.on_devices
+        if waits and gate.code in gates.GATES and gate.code not in known:
             why = f"{faults.would_be(gate)} {faults.no_slot(gate, policy)}"
             changes.append((Reason.HELD_BACK, why, by_code.get(gate.code)))
     if not changes:
@@ -170,12 +189,36 @@ def _of_gates(
     reason, share = changes[0][0], (MAX_NOTE_BYTES - OF_A_RUN) // len(changes)
     states = "|".join(f"{gate.code}/{gate.state}/{gate.since}" for gate in after.gates)
     return Change(
-        run=names.digest(f"{sorted(old)}{sorted(new.items(), key=str)}{states}"),
+        run=names.digest(f"{sorted(old)}{sorted(new.items(), key=str)}{states}{of_devices or ''}"),
         type="Normal" if reason in NORMAL else "Warning",
         reason=reason,
         message="; ".join(_with_evidence(head, fault, share - 2) for _, head, fault in changes),
         at=stamp(now),
     )
+
+
+def _of_devices(before: ReportStatus, after: ReportStatus, *, node: str) -> list[tuple[Reason, str, str]]:
+    """Devices newly gated, waits back, or released: reason, text, and the finding's code."""
+    old, new = (
+        {(device.uuid, device.name): device for device in status.desired.devices}
+        for status in (before, after)
+    )
+    changes = []
+    for key, device in new.items():
+        known = old.get(key)
+        if known is None or (known.state, known.cause, known.effect) != (
+            device.state,
+            device.cause,
+            device.effect,
+        ):
+            waits = device.state is DeviceState.HELD_BACK
+            text = f"{device.cause}: {faults.device_in_words(device, node=node)}"
+            changes.append((Reason.HELD_BACK if waits else Reason.DEVICES_GATED, text, device.code))
+    gone = [device for key, device in old.items() if key not in new and device.state is DeviceState.GATED]
+    for device in gone:
+        text = f"{device.cause}: device {device.name} of pool {device.pool} is gated no more"
+        changes.append((Reason.DEVICES_RELEASED, text, ""))
+    return changes
 
 
 def _with_evidence(head: str, fault: Fault | None, most: int) -> str:
@@ -200,7 +243,7 @@ def _with_findings(change: Change, every: Sequence[Fault]) -> Change:
 
 def _lifted(taint: DesiredTaint, before: ReportStatus, after: ReportStatus) -> tuple[Reason, str]:
     """Why a taint is no longer wanted: on trial, healed, or the policy asks for none now."""
-    entered = gates.entered(before.gates, gates.KIND_OF_TAINT[taint.key])
+    entered = gates.entered(before.gates, gates.KIND_OF_TAINT[taint.own])
     codes = {gate.code for gate in entered if gate.state is not GateState.HELD_BACK}
     states = {gate.state for gate in after.gates if gate.code in codes}
     reason = Reason.TAINT_LIFTED
@@ -210,6 +253,8 @@ def _lifted(taint: DesiredTaint, before: ReportStatus, after: ReportStatus) -> t
     if GateState.GATED in states:
         healthy = after.override is not None and after.override.healthy
         why = "the node is taken as healthy" if healthy else "the policy no longer asks for this taint"
+    elif codes and codes <= gates.BY_TIME:
+        why = "the node has passed" if after.passed_at else "the policy no longer asks for this taint"
     elif not codes:
         why = "this version does not know the finding"
     else:

@@ -15,19 +15,13 @@ from msgspec.structs import replace
 from nodegauge_judge import CATALOGUE, Finding, Psu, Severity, bmc_witness
 from nodegauge_judge.rule import NEXT, measured, worst_first
 from nodegauge_operator import names
+from nodegauge_operator.api.desired_device import DesiredDevice, DeviceState
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy
-from nodegauge_operator.api.report import (
-    NEVER,
-    GateState,
-    GateStatus,
-    ReportStatus,
-    stamp,
-    unstamp,
-)
-from nodegauge_operator.core import gates, hysteresis
+from nodegauge_operator.api.report import NEVER, GateState, GateStatus, ReportStatus, stamp, unstamp
+from nodegauge_operator.core import device_rule, gates, hysteresis
 from nodegauge_operator.core.hysteresis import GateRule
 from nodegauge_operator.core.report_size import cut
 
@@ -115,7 +109,7 @@ def _of_gate(gate: GateStatus, status: ReportStatus, *, policy: Policy, node: st
         confirmed=gate.entered_at if gate.state.entered else "",
         last_seen=gate.bad_at,
         measured=measured(finding) if gate.message else "",
-        no_taint="" if tainted else without_taint(gate, policy=policy, override=status.override),
+        no_taint="" if tainted else _without_taint(gate, status, policy=policy, node=node),
         lifts=lifted_by(gate, policy=policy),
     )
 
@@ -189,6 +183,31 @@ def would_be(gate: GateStatus) -> str:
     return f"{known.kind.value}={known.cause.value}"
 
 
+def _without_taint(gate: GateStatus, status: ReportStatus, *, policy: Policy, node: str) -> str:
+    if gate.on_devices and gate.state.entered and policy.spec.mode is not Mode.OBSERVE:
+        return in_place_of_taint(gate, status, node=node)
+    return without_taint(gate, policy=policy, override=status.override)
+
+
+def in_place_of_taint(gate: GateStatus, status: ReportStatus, *, node: str) -> str:
+    """What gates the GPUs of such a gate in place of a taint of their node."""
+    devices = [device for device in status.desired.devices if device.uuid in gate.gpus]
+    texts = [device_in_words(device, node=node) for device in devices]
+    return f"the node keeps its other GPUs: {'; '.join(texts)}" if texts else "the node keeps its other GPUs"
+
+
+def device_in_words(device: DesiredDevice, *, node: str) -> str:
+    """Which device is gated, by what, or why it is not."""
+    if device.state is DeviceState.NOT_OFFERED:
+        return f"{device.uuid} is in no ResourceSlice, so that nobody gets it"
+    where = f"device {device.name} of pool {device.pool}"
+    if device.state is DeviceState.HELD_BACK:
+        return f"{where} is held back: the budget of devices (spec.budget.gatedDevices) or an incident"
+    rule = f"DeviceTaintRule {device_rule.rule_name(node, device)}" if node else "a DeviceTaintRule"
+    effect = f"{device.effect}, a dry run" if device.effect == "None" else device.effect
+    return f"{where} is gated by {rule} ({effect})"
+
+
 def without_taint(gate: GateStatus, *, policy: Policy, override: Override | None) -> str:
     """Why a gate sets no taint; empty if it sets one, or only remembers."""
     rule = GateRule(gate=gates.GATES[gate.code], policy=policy.spec.hysteresis)
@@ -205,6 +224,8 @@ def without_taint(gate: GateStatus, *, policy: Policy, override: Override | None
         return ""
     if override is not None and override.healthy:
         return f"not set, taken as healthy by {override.by} until {override.until}"
+    if gate.on_devices:
+        return "not set on the node, its GPUs alone are gated"
     return "not set, its effect is None"
 
 
@@ -227,6 +248,8 @@ def lifted_by(gate: GateStatus, *, policy: Policy) -> str:
     rule = GateRule(gate=gates.GATES[gate.code], policy=numbers)
     under_load = " under load" if gates.needs_load(gate) else ""
     runs = f"{numbers.leave_runs} good runs{under_load} in a row"
+    if gate.code in gates.BY_TIME:
+        return "the first run that passes"
     if gate.code in gates.UNREAD:
         return "the first run that can be read" if not gate.state.entered else f"{runs} that can be read"
     if gate.state is GateState.WATCHING:

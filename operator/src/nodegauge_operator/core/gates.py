@@ -59,6 +59,8 @@ for _rule in CATALOGUE.values():
 
 UNREAD = frozenset(code for code, gate in GATES.items() if gate.judged is Judged.UNREAD)
 """Gates that runs without a result enter, if the policy asks for them.  Any readable run is good."""
+BY_TIME = frozenset(code for code, gate in GATES.items() if gate.judged is Judged.BY_TIME)
+"""Gates that the policy's deadline enters, whether or not the node was read."""
 BETWEEN_GPUS = (Cause.P2P, Cause.NVLINK, Cause.NCCL)
 """After a fault of these causes a bandwidth from before says nothing.  Low bandwidth is its own number."""
 TAINT_KEYS = {GateKind.THROTTLED: names.TAINT_THROTTLED, GateKind.UNHEALTHY: names.TAINT_UNHEALTHY}
@@ -114,6 +116,7 @@ def after_run(
     """
     known, unknown = _by_code(gates)
     evidence = {f.code: f for f in judgement.findings if f.severity is Severity.FAIL}
+    gpus = _bad_gpus(getattr(judgement, "locations", ()))  # a BMC's judgement names no GPU
     after: list[GateStatus] = []
     for code, gate in GATES.items():
         if PROBES[code] != probe:
@@ -121,7 +124,9 @@ def after_run(
             continue
         answer = Answer.GOOD if code in UNREAD else judgement.answers.get(code, Answer.UNSURE)
         finding = evidence.get(code) or _finding(code, subject="node", message=TITLES[code])
-        status = hysteresis.answered(known.get(code), code=code, answer=answer, finding=finding, now=now)
+        status = hysteresis.answered(
+            known.get(code), code=code, answer=answer, finding=finding, now=now, gpus=gpus.get(code)
+        )
         if status is not None:
             status = hysteresis.aged(status, rule=GateRule(gate=gate, policy=policy), now=now)
         if status is not None:
@@ -158,11 +163,15 @@ def current(
     reserved: bool = False,
     not_read_lately: Collection[str] = (),
     incidents: Mapping[str, str] = NO_INCIDENTS,
+    on_devices: Collection[str] = (),
+    device_slot: bool = False,
 ) -> list[GateStatus]:
     """The gates at `now`: aged, and with or without a slot.
 
-    `slot`: the budget lets the node carry a taint for a fault; `reserved`: it has a slot already;
-    `not_read_lately`: probes that have not; `incidents`: by cause, what holds new taints back here.
+    `on_devices`: codes of gates whose GPUs are gated instead of the node, which have a slot while the budget
+    of devices has one (`device_slot`).  `slot`: the budget lets the node carry a taint for a fault;
+    `reserved`: it has a slot already; `not_read_lately`: probes that have not; `incidents`: by cause, what
+    holds new taints back here.
 
     Without a slot a gate that was entered is held back.  So is one that was entered while it set no taint
     (mode Observe, effect None), once it would set one.  A gate whose last run was good waits for no slot.  A
@@ -174,18 +183,23 @@ def current(
     after: list[GateStatus] = []
     for code, gate in GATES.items():
         status = known.get(code)
-        if code in UNREAD and not _has_effect(gate, policy):
+        if code in UNREAD | BY_TIME and not _has_effect(gate, policy):
             continue  # the policy asks for nothing, and missing data leaves no trace
         fresh = PROBES[code] not in not_read_lately
-        free = reserved or (slot and (names.PROBE_HEALTH not in not_read_lately or code in UNREAD))
+        free = reserved or (slot and (names.PROBE_HEALTH not in not_read_lately or code in UNREAD | BY_TIME))
         status = status and hysteresis.aged(
             status, rule=GateRule(gate=gate, policy=numbers), now=now, fresh=fresh, by_run=False
         )
         if status is not None:
             incident = incidents.get(gate.cause.value, "")
-            keeps = reserved and status.state is GateState.GATED
+            alone = code in on_devices
+            stood = status.on_devices if alone else reserved
+            keeps = stood and status.state is GateState.GATED
             status = status if keeps else replace(status, incident=incident or status.incident)
-            after.append(_with_slot(status, needed=_sets_taint(gate, policy), slot=free, now=now))
+            status = replace(status, on_devices=alone)
+            free = device_slot if alone else free
+            needed = _sets_taint(status, policy) or (alone and policy.spec.mode is not Mode.OBSERVE)
+            after.append(_with_slot(status, needed=needed, slot=free, now=now))
     unknown = [status for status in unknown if now <= hysteresis.forgotten_at(status, policy=numbers)]
     return [*after, *unknown[:MAX_UNKNOWN]]
 
@@ -277,7 +291,7 @@ def are_lesser(taints: Collection[DesiredTaint]) -> bool:
 
 def has_effect(gate: GateStatus, *, policy: Policy) -> bool:
     """Whether the policy sets a taint for this gate of the catalogue, or would in mode Enforce."""
-    return _has_effect(GATES[gate.code], policy)
+    return not gate.on_devices and _has_effect(GATES[gate.code], policy)
 
 
 def needs_load(gate: GateStatus) -> bool:
@@ -295,28 +309,45 @@ def taints(status: ReportStatus, *, policy: Policy) -> list[DesiredTaint]:
     the first pass if the policy wants it."""
     if policy.spec.mode is Mode.OBSERVE:
         return []
-    wanted = []
+    wanted, keys = [], policy.spec.taints.keys
     for kind, key in TAINT_KEYS.items():
         gate = tainting(status, kind, policy=policy)
         if gate is not None:
             cause = GATES[gate.code].cause
             effect = policy.spec.taints.effect_of(cause)
-            wanted.append(DesiredTaint(key=key, value=cause.value, effect=effect.value))
-    if not status.passed_at and policy.closes_new_nodes:
-        wanted.append(DesiredTaint(key=names.TAINT_UNVALIDATED))
+            wanted.append(DesiredTaint(key=keys.key_of(key), value=cause.value, effect=effect.value))
+    closing = policy.closes_new_nodes or (policy.spec.mode is Mode.ENFORCE and _was_closed(status))
+    if closing and not status.passed_at and not replaces_unvalidated(status, wanted):
+        wanted.append(DesiredTaint(key=keys.key_of(names.TAINT_UNVALIDATED)))
     return wanted
+
+
+def replaces_unvalidated(status: ReportStatus, wanted: Iterable[DesiredTaint]) -> bool:
+    """Whether these taints close a node that is past its deadline, so that `unvalidated` goes: autoscalers
+    wait for nodes with that one.  A soft effect closes nothing."""
+    late = any(gate.code in BY_TIME and gate.state is GateState.GATED for gate in status.gates)
+    faults = [taint for taint in wanted if taint.own == names.TAINT_UNHEALTHY]
+    return late and any(taint.effect in (Effect.NO_SCHEDULE, Effect.NO_EXECUTE) for taint in faults)
+
+
+def _was_closed(status: ReportStatus) -> bool:
+    """A taint of a node that never passed stands until it passes or a person says that it is healthy: without
+    its deadline, or its slot, the node is closed as before."""
+    healthy = status.override is not None and status.override.healthy
+    causes = {taint.value for taint in status.desired.taints}
+    return Cause.NEVER_VALIDATED in causes and not healthy
 
 
 def tainting(status: ReportStatus, kind: GateKind, *, policy: Policy) -> GateStatus | None:
     """The gate that gives the taint of this kind its value.  One of an unknown state (a newer operator wrote
     it) keeps a taint that stands, and sets none."""
-    stands = any(taint.key == TAINT_KEYS[kind] for taint in status.desired.taints)
+    stands = any(taint.own == TAINT_KEYS[kind] for taint in status.desired.taints)
     return next(
         (
             gate
             for gate in entered(status.gates, kind)
             if gate.state is GateState.GATED or (stands and gate.state not in ENTERED)
-            if _sets_taint(GATES[gate.code], policy)
+            if _sets_taint(gate, policy)
         ),
         None,
     )
@@ -360,9 +391,9 @@ def throttle_judged_at(
     return stamp(now) if good and not hot else before
 
 
-def _sets_taint(gate: Gate, policy: Policy) -> bool:
+def _sets_taint(gate: GateStatus, policy: Policy) -> bool:
     """Whether the gate puts a taint on the node, and so needs a slot."""
-    return policy.spec.mode is not Mode.OBSERVE and _has_effect(gate, policy)
+    return policy.spec.mode is not Mode.OBSERVE and has_effect(gate, policy=policy)
 
 
 def _has_effect(gate: Gate, policy: Policy) -> bool:
@@ -383,6 +414,16 @@ def _with_slot(gate: GateStatus, *, needed: bool, slot: bool, now: float) -> Gat
     if state is GateState.GATED:
         return replace(gate, state=state, since=stamp(now), entered_at=stamp(now))
     return replace(gate, state=state, since=stamp(now))
+
+
+def _bad_gpus(locations: Iterable[Finding]) -> dict[str, list[str]]:
+    """By code, the UUIDs of the GPUs where it fails; none where one of its places is not a single GPU."""
+    bad: dict[str, list[str]] = {}
+    for finding in locations:
+        if finding.severity is Severity.FAIL:
+            uuid = finding.gpus[0].uuid if len(finding.gpus) == 1 else ""
+            bad.setdefault(finding.code, []).append(uuid)
+    return {code: uuids for code, uuids in bad.items() if all(uuids)}
 
 
 def _finding(code: str, *, subject: str, message: str) -> Finding:

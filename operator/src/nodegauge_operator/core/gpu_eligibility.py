@@ -15,6 +15,8 @@ from msgspec import Struct
 from nodegauge_operator import names
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.report import Outcome, ReportStatus, whole
+from nodegauge_operator.core.devices import MIG
+from nodegauge_operator.core.driver_access import DriverAccess, gap
 from nodegauge_operator.core.model import NodeView
 
 SHARING = names.GPU_LABEL + ".sharing-strategy"
@@ -52,30 +54,40 @@ class Hindrance(Struct, frozen=True):
 
 
 def hindrance(
-    status: ReportStatus, node: NodeView, *, probe: str, fewest: int, asked: bool = False
+    status: ReportStatus,
+    node: NodeView,
+    *,
+    probe: str,
+    fewest: int,
+    asked: bool = False,
+    access: DriverAccess = DriverAccess.RUNTIME,
 ) -> Hindrance | None:
     """Why no run of this probe can be made on this node; None if one can, or if nothing has been read yet.
 
     `fewest`: GPUs that a run needs.  `asked`: somebody asks for a run, so the reason for which the last one
     was skipped is checked again.
-    The health probe sees every GPU of the node, whoever holds it; `nvidia.com/gpu` says what a pod can get.
+    The health probe sees every GPU of the node, whoever holds it; `nvidia.com/gpu` says what a pod can get,
+    or the devices of the DRA driver do.
     """
     read = status.gpus.count
     if not status.probe[names.PROBE_HEALTH].read_at:
         return None
     division = divided_by_labels(node) if asked else divided(status, node, probe=probe)
+    if access is DriverAccess.DRA and division is None:
+        division = _divided_by_devices(node)
     if division is not None or read < fewest:
         few = f"a collective needs {fewest} GPUs; this node has {read}" if read else "this node has no GPU"
         return division or Hindrance(Why.SINGLE_GPU, few)
-    offered = allocatable(node)
+    offered = allocatable(node, access)
     if offered == 0:
-        return _not_offered(status, node, read)
+        return _not_offered(status, node, read, access)
+    by_claim = access is DriverAccess.DRA
     if offered < fewest:
-        return Hindrance(
-            Why.SINGLE_GPU, f"the node offers {offered} of its {read} GPUs as {names.GPU_RESOURCE}"
-        )
+        way = f"in ResourceSlices of {names.DRA_DRIVER}" if by_claim else f"as {names.GPU_RESOURCE}"
+        return Hindrance(Why.SINGLE_GPU, f"the node offers {offered} of its {read} GPUs {way}")
     if _handed_out_broken(status, offered):
-        text = f"a GPU does not answer, but the device plugin still offers all {offered}; repair it first"
+        who = "DRA driver" if by_claim else "device plugin"
+        text = f"a GPU does not answer, but the {who} still offers all {offered}; repair it first"
         return Hindrance(Why.GPU_LOST, text)
     if node.unschedulable:
         return Hindrance(Why.CORDONED, "runs that hold GPUs skip cordoned nodes; uncordon it first")
@@ -87,9 +99,9 @@ def divided(status: ReportStatus, node: NodeView, *, probe: str) -> Hindrance | 
     return divided_by_labels(node) or _skipped(status, node, probe)
 
 
-def allocatable(node: NodeView) -> int:
+def allocatable(node: NodeView, access: DriverAccess) -> int:
     """GPUs that a pod can get on the node, whether or not other pods hold them now."""
-    return whole(node.gpu_allocatable) or 0
+    return node.whole_devices if access is DriverAccess.DRA else whole(node.gpu_allocatable) or 0
 
 
 def divided_by_labels(node: NodeView) -> Hindrance | None:
@@ -108,6 +120,13 @@ def divided_by_labels(node: NodeView) -> Hindrance | None:
     return None
 
 
+def _divided_by_devices(node: NodeView) -> Hindrance | None:
+    """MIG devices alone, by the DRA driver: with dynamic MIG it lists whole GPUs beside them."""
+    if node.whole_devices or all(device.type != MIG for device in node.devices):
+        return None
+    return Hindrance(Why.MIG, "MIG divides the GPUs, and these runs need whole ones")
+
+
 def _skipped(status: ReportStatus, node: NodeView, probe: str) -> Hindrance | None:
     """The reason for which the probe skipped its last run, if it cannot change without a reboot."""
     last = status.probe[probe].last_run
@@ -117,8 +136,8 @@ def _skipped(status: ReportStatus, node: NodeView, probe: str) -> Hindrance | No
     return Hindrance(reason, last.message) if reason else None
 
 
-def _not_offered(status: ReportStatus, node: NodeView, read: int) -> Hindrance | None:
-    """No `nvidia.com/gpu` at all.
+def _not_offered(status: ReportStatus, node: NodeView, read: int, access: DriverAccess) -> Hindrance | None:
+    """No GPU at all that a pod could get.
 
     Right after a boot the device plugin may only be late.  While the kubelet counts GPUs that it cannot hand
     out, the plugin is restarting (five minutes: kubernetes, pkg/kubelet/cm/devicemanager,
@@ -126,8 +145,7 @@ def _not_offered(status: ReportStatus, node: NodeView, read: int) -> Hindrance |
     """
     if whole(node.gpu_capacity) or status.probe[names.PROBE_HEALTH].streak < 2:
         return None
-    text = f"{read} GPUs were read, but the node offers no {names.GPU_RESOURCE}: the device plugin is down"
-    return Hindrance(Why.DRA, f"{text}, or DRA hands out the GPUs, which these runs do not support yet")
+    return Hindrance(Why.DRA, f"{read} GPUs were read, but {gap(node, access)}")
 
 
 def _handed_out_broken(status: ReportStatus, offered: int) -> bool:

@@ -48,9 +48,16 @@ class GateRule(Struct, frozen=True, kw_only=True):
 
 
 def answered(
-    before: GateStatus | None, *, code: str, answer: Answer, finding: Finding | None, now: float
+    before: GateStatus | None,
+    *,
+    code: str,
+    answer: Answer,
+    finding: Finding | None,
+    now: float,
+    gpus: list[str] | None = None,
 ) -> GateStatus | None:
-    """The gate after one readable run; `finding` is the evidence of a bad one.
+    """The gate after one readable run; `finding` is the evidence of a bad one, `gpus` the UUIDs of the GPUs
+    that it is about, none if it is about more.
 
     No-load and unsure runs count as readable and neither enter nor leave.  Call `aged` next.
     """
@@ -69,6 +76,7 @@ def answered(
                 incident="",
                 subject=finding.subject if finding else "",
                 message=finding.message if finding else "",
+                gpus=_gpus(gate, gpus or []),
             )
         case Answer.GOOD:
             seen = _one_more(gate.readable_since)
@@ -209,7 +217,14 @@ def _left(gate: GateStatus, state: GateState, *, now: float) -> GateStatus:
 
 def _healed(gate: GateStatus) -> GateStatus:
     """Only what a relapse counts: the evidence of a fault that is gone reads as if it were there."""
-    return replace(gate, subject="", message="", fault_at="", seen_at="")
+    return replace(gate, subject="", message="", fault_at="", seen_at="", gpus=[], on_devices=False)
+
+
+def _gpus(gate: GateStatus, bad: list[str]) -> list[str]:
+    """The GPUs of this bad run, and of those before it while the gate is bad or stands: only the gate as a
+    whole is confirmed and heals, so no GPU leaves it alone."""
+    stands = gate.bad > 0 or gate.state is not GateState.WATCHING
+    return sorted({*bad, *(gate.gpus if stands else ())}) if bad else []
 
 
 def _after_probation(gate: GateStatus, *, now: float) -> GateStatus:

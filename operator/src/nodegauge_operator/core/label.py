@@ -34,6 +34,11 @@ class Label(Struct, frozen=True, kw_only=True):
 
 def interconnect_stands(context: Context, status: ReportStatus) -> bool:
     """Whether the node's interconnect is known, from a reading of this boot that counts."""
+    return bool(status.interconnect.klass) and topology_stands(context, status)
+
+
+def topology_stands(context: Context, status: ReportStatus) -> bool:
+    """Whether the node was read in this boot, and that reading counts."""
     probe = status.probe[HEALTH]
     expired = context.now > context.expires_at(probe) or context.rebooted_since(probe)
-    return bool(status.interconnect.klass) and not expired
+    return bool(probe.read_at) and not expired

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from nodegauge_operator import names
 from nodegauge_operator.api.chassis import parse_chassis
 from nodegauge_operator.api.report import unstamp, whole
+from nodegauge_operator.core.devices import GPU, Device
 from nodegauge_operator.core.override import Annotations, annotations_of
 
 
@@ -31,6 +32,11 @@ class Taint(Struct, frozen=True, kw_only=True):
     """NoSchedule, PreferNoSchedule or NoExecute."""
     added: str = ""
     """`timeAdded`, as it stands: a patch has to repeat it."""
+
+    @property
+    def own(self) -> str:
+        """Which of our taints it is, whatever its key (`names.own_taint`); empty for a taint of others."""
+        return names.own_taint(self.key)
 
 
 class ConditionView(Struct, frozen=True, kw_only=True):
@@ -108,12 +114,31 @@ class NodeView(Struct, frozen=True, kw_only=True):
     """`status.allocatable` of cpu, as text; empty if there is none."""
     memory_allocatable: str = ""
     """`status.allocatable` of memory, as text; empty if there is none."""
+    devices: tuple[Device, ...] = ()
+    """GPUs that NVIDIA's DRA driver publishes in ResourceSlices; they are no part of the Node."""
     unschedulable: bool = False
     """It is cordoned."""
     condition: ConditionView | None = None
     """GPUValidated as it stands; None if there is none."""
     override: Annotations | None = None
     """What a person wrote into its annotations; None for nothing."""
+
+    @property
+    def whole_devices(self) -> int:
+        """Whole GPUs among the devices, whoever holds them now."""
+        return sum(device.type == GPU for device in self.devices)
+
+    @property
+    def gpus_counted(self) -> str:
+        """GPUs that the cluster counts here, as text; empty if it counts none."""
+        return self.gpu_capacity or (str(self.whole_devices) if self.whole_devices else "")
+
+    @property
+    def selected_by(self) -> dict[str, str]:
+        """The labels by which policies select the node.  One whose GPUs a DRA driver publishes, or did
+        before, counts as labelled by GPU feature discovery: with DRA alone nobody may label it."""
+        by_claim = self.devices or self.labels.get(names.LABEL_DRIVER_ACCESS) == names.BY_CLAIM
+        return {names.GPU_PRESENT: "true"} | self.labels if by_claim else self.labels
 
     @property
     def leaving(self) -> bool:
@@ -275,6 +300,12 @@ class ProbeDefaults(Struct, frozen=True, kw_only=True):
     """PriorityClass of NCCL and load pods."""
     nccl_resources: dict[str, dict[str, str]] = {}
     """Requests and limits of their container."""
+    gives_way: bool = True
+    """Runs that hold GPUs end for pods that wait for these."""
+    driver_access: str = "Auto"
+    """How probes reach the GPU driver (`driver_access.DriverAccess`)."""
+    host_driver_folder: str = ""
+    """Folder of the node with the driver's libraries, for `HostDriver`."""
     bmc_interval: float = 0.0
     """Seconds between two readings of a BMC by the installation's reader; 0.0 without one."""
 

@@ -8,7 +8,7 @@ just refused, and one refusal holds back neither another outlet nor another key.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -16,13 +16,15 @@ from nodegauge_operator import names
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.policy import Mode
 from nodegauge_operator.api.report import DesiredTaint, ReportStatus, unstamp
-from nodegauge_operator.core import events, node_history
+from nodegauge_operator.core import device_rule, events, gates, node_history
 from nodegauge_operator.core.actions import (
     HISTORY_KEY,
     TAINTS,
+    DeleteDeviceRule,
     PatchNode,
     PatchReport,
     PostEvent,
+    PutDeviceRule,
     Refusal,
     SetCondition,
     Step,
@@ -68,7 +70,8 @@ class Marks(Outlet):
         labels = label_patch(node, {k: v for k, v in desired.labels.items() if k in ours})
         # `unvalidated` stays, whoever set it, until the first pass, or a person takes the node as healthy
         healthy = context.override is not None and context.override.healthy
-        open_now = status.passed_at or healthy or context.policy.spec.mode is not Mode.ENFORCE
+        replaced = gates.replaces_unvalidated(status, desired.taints)
+        open_now = status.passed_at or healthy or replaced or context.policy.spec.mode is not Mode.ENFORCE
         taints = taint_patch(node, desired.taints, leave=NOTHING if open_now else UNVALIDATED)
         return PatchNode(node, labels, taints) if labels or taints is not None else None
 
@@ -80,6 +83,38 @@ class Marks(Outlet):
         """What report and condition wait for: everything, or the taints alone once that was refused."""
         patch = self.next_write(context, status)
         return None if patch is not None and patch.piece and patch.taints is None else patch
+
+
+class DeviceRules(Outlet):
+    """DeviceTaintRules of the node's GPUs: a new one is written before the node's taint goes, and an old one
+    deleted after it came."""
+
+    writes = PutDeviceRule
+
+    def difference(self, context: Context, status: ReportStatus) -> PutDeviceRule | None:
+        """The first rule that is missing or differs."""
+        if context.policy.spec.mode is not Mode.ENFORCE or not context.device_rules:
+            return None
+        standing = {rule.name: rule for rule in context.rules}
+        wanted = device_rule.wanted(context.node, status)
+        for rule in wanted:
+            known = standing.get(rule.name)
+            if known is None or not known.says(rule):
+                version = known.resource_version if known is not None else ""
+                return PutDeviceRule(context.node, replace(rule, resource_version=version), len(wanted))
+        return None
+
+
+class OldDeviceRules(Outlet):
+    """Rules of ours that nothing asks for any more."""
+
+    writes = DeleteDeviceRule
+
+    def difference(self, context: Context, status: ReportStatus) -> DeleteDeviceRule | None:
+        if context.policy.spec.mode is Mode.PAUSED:
+            return None
+        wanted = device_rule.wanted(context.node, status)
+        return first_old(context, {rule.name for rule in wanted})
 
 
 class Condition(Outlet):
@@ -118,7 +153,8 @@ class History(Outlet):
 
 MARKS = Marks()
 CONDITION = Condition()
-LASTING: tuple[Outlet, ...] = (MARKS, CONDITION)
+DEVICE_RULES, OLD_DEVICE_RULES = DeviceRules(), OldDeviceRules()
+LASTING: tuple[Outlet, ...] = (DEVICE_RULES, MARKS, CONDITION, OLD_DEVICE_RULES)
 """What stands on a node until it is changed."""
 EVENTS = Events()
 HISTORY = History()
@@ -138,7 +174,9 @@ def event(context: Context, change: Change | None) -> PostEvent | None:
 def lasting_writes(context: Context, status: ReportStatus) -> Iterator[Step | None]:
     """What stands on a node until it is changed, in the order in which it is written: safety first.  Once the
     API server has refused everything at once, each label alone comes last."""
+    yield DEVICE_RULES.next_write(context, status)
     yield MARKS.first_write(context, status)
+    yield OLD_DEVICE_RULES.next_write(context, status)
     yield CONDITION.next_write(context, status)
     yield MARKS.next_write(context, status)
 
@@ -155,6 +193,11 @@ def refusals(context: Context) -> Iterator[Refusal]:
     if SetCondition in declined and CONDITION.difference(context, status) is not None:
         what = f"the condition {names.CONDITION}"
         yield Refusal(names.Obstacle.CONDITION, what, declined[SetCondition])
+    if PutDeviceRule in declined:
+        what = "a DeviceTaintRule, so that the node is tainted in its place"
+        yield Refusal(names.Obstacle.TAINT, what, declined[PutDeviceRule])
+    if DeleteDeviceRule in declined and OLD_DEVICE_RULES.difference(context, status) is not None:
+        yield Refusal(names.Obstacle.TAINT, "the end of a DeviceTaintRule", declined[DeleteDeviceRule])
     if PatchReport in declined:
         yield Refusal(names.Obstacle.REPORT, "the report", declined[PatchReport])
     message = declined.get(HISTORY_KEY)
@@ -177,13 +220,20 @@ def _pieces(patch: PatchNode) -> Iterator[PatchNode]:
         yield replace(patch, labels={key: value}, taints=None, piece=key)
 
 
-def removal(snapshot: Snapshot, node: NodeView) -> PatchNode | SetCondition | None:
-    """The write that removes labels, taints and condition of ours from a node that no policy selects, or that
-    has no report of its own."""
+def first_old(snapshot: Snapshot, wanted: Collection[str] = ()) -> DeleteDeviceRule | None:
+    """The removal of the first of our rules that is not wanted; None if there is none."""
+    return next((DeleteDeviceRule(rule) for rule in snapshot.rules if rule.name not in wanted), None)
+
+
+def removal(snapshot: Snapshot, node: NodeView) -> PatchNode | SetCondition | DeleteDeviceRule | None:
+    """The write that removes labels, taints, device rules and condition of ours from a node that no policy
+    selects, or that has no report of its own."""
     labels, taints = label_patch(node, {}), _without_taints(snapshot, node)
     differs = labels or taints is not None
     if differs and (patch := without_refused(snapshot, PatchNode(node, labels, taints))):
         return patch
+    if DeleteDeviceRule not in snapshot.declined and (old := first_old(snapshot)):
+        return old
     if node.condition is not None and SetCondition not in snapshot.declined:
         return SetCondition(node, None)
     return None
@@ -218,14 +268,15 @@ def taint_patch(
     """The whole list of taints that carries exactly `wanted` of ours; None if the node already does.
 
     A patch of taints replaces the whole list (promise 2): foreign taints keep their order and `timeAdded`,
-    and so do ours if they do not change.  Only keys of `names.NODE_TAINTS` are ours.  `leave`: keys of ours
-    that stay as they are unless wanted.  `unvalidated` keeps the value and effect that a kubelet gave it.
+    and so do ours if they do not change.  Ours are all that `names.own_taint` knows, so that one of an
+    earlier key goes when the new one comes.  `leave`: those of ours that stay as they are unless wanted.
+    `unvalidated` keeps the value and effect that a kubelet gave it.
     """
-    missing = {taint.key: taint for taint in wanted if taint.key in names.NODE_TAINTS}
+    missing = {taint.key: taint for taint in wanted if taint.own}
     after: list[Taint] = []
-    untouched = (leave - missing.keys()) | (UNVALIDATED & missing.keys())
+    untouched = leave - {taint.own for taint in missing.values()}
     for taint in node.taints:
-        if taint.key not in names.NODE_TAINTS or taint.key in untouched:
+        if not taint.own or taint.own in untouched or (taint.own in UNVALIDATED and taint.key in missing):
             after.append(taint)
         elif taint.key in missing and not any(seen.key == taint.key for seen in after):
             after.append(_kept_or_new(node, missing[taint.key]))

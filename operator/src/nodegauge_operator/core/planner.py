@@ -22,6 +22,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits, Mode, seconds
 from nodegauge_operator.api.report import (
     NEVER,
@@ -50,13 +51,16 @@ from nodegauge_operator.core.actions import (
 )
 from nodegauge_operator.core.context import HEALTH, NO_REPORT, Context, Snapshot, Unselected
 from nodegauge_operator.core.decision import decide
+from nodegauge_operator.core.driver_access import DriverAccess
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.outlets import (
+    DEVICE_RULES,
     EVENTS,
     HISTORY,
     LASTING,
     MARKS,
     event,
+    first_old,
     keeps_taint,
     lasting_writes,
     removal,
@@ -77,6 +81,8 @@ def next_step(snapshot: Snapshot) -> Step | None:
     if snapshot.node is None:
         if snapshot.reading is not None:
             return DeleteReading(snapshot.reading.name, snapshot.reading.uid)
+        if old := first_old(snapshot):
+            return old
         return _delete_next(snapshot.pods, now=snapshot.now, limits=Limits())
     context = snapshot.context
     if context is None:
@@ -112,7 +118,7 @@ def wanted_slots(context: Context) -> dict[str, Wait]:
     in the queue of whichever waits longest."""
     wanted: dict[str, Wait] = {}
     for kind in KINDS.values():
-        if _may_start(kind, context.pods) and kind.due_at(context) <= context.now:
+        if _may_start(kind, context.pods) and _is_due(kind, context):
             wait = kind.wait(context)
             first = wanted.setdefault(kind.pool.name, wait)
             wanted[kind.pool.name] = replace(first, since=min(first.since, wait.since))
@@ -131,9 +137,12 @@ def refused(context: Context, *, kind: ProbeKind, number: int, reason: str, mess
 def refusals(snapshot: Snapshot) -> tuple[Refusal, ...]:
     """What the API server refuses of what should stand on a node that a policy selects."""
     context = snapshot.context
-    if context is None or context.report is NO_REPORT:
+    if context is None:
         return ()
-    return tuple(refused_marks(context))
+    if context.claims_refused and context.access is DriverAccess.DRA:
+        what = "the template of the probes' claims"
+        return (Refusal(names.Obstacle.CLAIM, what, context.claims_refused),)
+    return () if context.report is NO_REPORT else tuple(refused_marks(context))
 
 
 def _release(snapshot: Snapshot, node: NodeView) -> Step | None:
@@ -171,7 +180,7 @@ def _replace_report(context: Context, report: Report | None) -> Step | None:
         return _delete_next(of_earlier_node, now=context.now, limits=context.policy.spec.limits)
     # a slot for any kind: `granted` only ever holds pools of runs that are due
     needed = any(not pod.gone for pod in context.pods) or context.granted or context.override is not None
-    needed = needed or adopts or KINDS[HEALTH].news(context) is not None
+    needed = needed or adopts or KINDS[HEALTH].news(context) is not None or _lacks_access_label(context)
     return CreateReport(context.node) if needed or context.policy.closes_new_nodes else None
 
 
@@ -227,7 +236,7 @@ def _write_judged(context: Context) -> Step | None:
 
 def _write(context: Context, status: ReportStatus, judged: Judged | None = None) -> Step:
     """The node as this status wants it, then the report."""
-    patch = MARKS.first_write(context, status)
+    patch = DEVICE_RULES.next_write(context, status) or MARKS.first_write(context, status)
     return replace(patch, judged=judged) if patch is not None else PatchReport(context.report, status)
 
 
@@ -251,7 +260,14 @@ def _nothing_to_decide(context: Context) -> bool:
         and context.status.desired == DesiredNode()
         and context.status.override == context.override
         and not context.policy.closes_new_nodes
+        and not _lacks_access_label(context)
     )
+
+
+def _lacks_access_label(context: Context) -> bool:
+    """The watch container finds a node with DRA alone by a label of ours, before anything was read there."""
+    by_claim = context.access is DriverAccess.DRA and context.policy.spec.mode is Mode.ENFORCE
+    return by_claim and names.LABEL_DRIVER_ACCESS not in context.status.desired.labels
 
 
 def _bring_in_line(context: Context) -> Step | None:
@@ -299,10 +315,15 @@ def _start_run(context: Context) -> Step | None:
     for kind in KINDS.values():
         if kind.pool.name not in context.granted or not _may_start(kind, context.pods):
             continue
-        if context.now >= kind.due_at(context):
+        if _is_due(kind, context):
             run = context.next_run(kind.name)
             return CreatePod(context.node, run.number, probe_pod(context, kind, run), kind.name)
     return None
+
+
+def _is_due(kind: ProbeKind, context: Context) -> bool:
+    """A run may start now; none takes GPUs that somebody waits for."""
+    return kind.due_at(context) <= context.now and not (kind.holds_gpus and context.waited_for())
 
 
 def _may_start(kind: ProbeKind, pods: Iterable[PodView]) -> bool:
@@ -329,5 +350,6 @@ def _wake_times(context: Context, pods: list[PodView]) -> Iterable[float]:
         yield context.expires_at(reading) + 1
     yield context.claims_until + 1
     yield context.unknown_at
+    yield context.validates_by
     yield gates.due_at(context.status.gates, policy=context.policy, now=context.now)
     yield overrides.changes_at(context.node.override, now=context.now)

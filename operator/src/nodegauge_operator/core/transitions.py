@@ -61,7 +61,7 @@ def conditions(context: Context, after: ReportStatus, status: str, reason: str) 
     """
     if not status:
         return []
-    causes = [taint.value for taint in after.desired.taints if taint.key in names.TAINTS_OF_FAULTS]
+    causes = [taint.value for taint in after.desired.taints if taint.own in names.TAINTS_OF_FAULTS]
     tainted = ("True", TAINTED, ", ".join(causes)) if causes else ("False", NOT_TAINTED, "")
     return [
         _condition(context, names.REPORT_VALIDATED, status, reason),
@@ -86,7 +86,7 @@ def _facts(status: ReportStatus) -> dict[str, str]:
     """What history watches, as it stands; computed from nothing but the status, so that asking twice finds
     no change."""
     desired = status.desired
-    wanted = {taint.key: f"{taint.value}:{taint.effect}".lstrip(":") for taint in desired.taints}
+    wanted = {taint.own: f"{taint.value}:{taint.effect}".lstrip(":") for taint in desired.taints}
     taints = {
         what: wanted.get(key) or _untainted(status, gates.KIND_OF_TAINT.get(key))
         for key, what in TAINTS.items()

@@ -8,6 +8,7 @@ used.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from enum import StrEnum
 
 from msgspec import Struct
@@ -15,6 +16,7 @@ from msgspec import Struct
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import GateStatus, ReportStatus, whole
+from nodegauge_operator.core import device_gates
 from nodegauge_operator.core.context import BEST_FIRST, HEALTH
 from nodegauge_operator.core.gates import FIRST_IN_LINE, GATES
 from nodegauge_operator.core.gpu_eligibility import COUNT, PRODUCT, divided_by_labels
@@ -63,9 +65,14 @@ def usable(status: ReportStatus, node: NodeView, policy: Policy | None) -> Usabl
     read = bool(status.probe[HEALTH].read_at)
     gpus = _gpus(status, node, policy)
     worst = worst_fault(status)
-    missing = 0 if worst is not None or not read else gpus - _read(status)
+    alone = device_gates.lost_gpus(status) if worst is None and read else {}
+    known = {gpu.uuid for gpu in status.gpus.items}
+    gone = sum(uuid not in known for uuid in alone)
+    missing = 0 if worst is not None or not read else max(0, gpus - _read(status) - gone)
     rest = GATES[worst.code].cause.value if worst is not None else _unavailable(status, node, policy)
-    lost = {Lost.MISSING.value: missing, rest: gpus - missing}
+    lost: Counter[str] = Counter(alone.values())
+    lost[Lost.MISSING.value] += missing
+    lost[rest] += max(0, gpus - lost.total())
     return Usable(
         klass=_class(status, node, gpus),
         gpus=gpus,
@@ -77,8 +84,9 @@ def usable(status: ReportStatus, node: NodeView, policy: Policy | None) -> Usabl
 
 def worst_fault(status: ReportStatus) -> GateStatus | None:
     """The worst confirmed fault of the node, whether or not its taint stands; None for none.  One that was
-    lifted on trial is none."""
-    entered = [gate for gate in status.gates if gate.state.entered and gate.code in GATES]
+    lifted on trial is none, and so is one of single GPUs that leaves the node the others."""
+    of_node = (gate for gate in status.gates if not gate.on_devices)
+    entered = [gate for gate in of_node if gate.state.entered and gate.code in GATES]
     return min(entered, key=lambda gate: FIRST_IN_LINE[GATES[gate.code].cause], default=None)
 
 
@@ -86,7 +94,7 @@ def _unavailable(status: ReportStatus, node: NodeView, policy: Policy | None) ->
     """Why a node without a confirmed fault gives no GPU; empty if it does."""
     left_alone = status.override is not None and status.override.leaves_alone
     unreadable = status.probe[HEALTH].unreadable is not None
-    unvalidated = any(taint.key == names.TAINT_UNVALIDATED for taint in node.taints)
+    unvalidated = any(taint.own == names.TAINT_UNVALIDATED for taint in node.taints)
     reasons = {
         Lost.AWAY: not node.may_run,
         Lost.PAUSED: left_alone or (policy is not None and policy.paused),
@@ -106,7 +114,7 @@ def _gpus(status: ReportStatus, node: NodeView, policy: Policy | None) -> int:
     if policy is not None and policy.spec.expected_gpus:
         return max(policy.spec.expected_gpus, _read(status))
     known = _read(status) + len(status.gpus.missing)
-    offered = 0 if divided_by_labels(node) else whole(node.gpu_capacity) or 0
+    offered = 0 if divided_by_labels(node) else whole(node.gpus_counted) or 0
     labelled = 0 if "-MIG-" in node.labels.get(PRODUCT, "") else whole(node.labels.get(COUNT, "")) or 0
     return max(known, offered) or labelled
 

@@ -31,9 +31,10 @@ from msgspec.structs import asdict
 
 from nodegauge_operator import names
 from nodegauge_operator.handlers import watches
+from nodegauge_operator.kube import slices
 from nodegauge_operator.kube.client import CALL_TIMEOUT, LIST_TIMEOUT, Client, access
 from nodegauge_operator.kube.errors import KubeError, NotFound, Refused, Unavailable
-from nodegauge_operator.kube.version import too_old
+from nodegauge_operator.kube.tokens import nodeless
 from nodegauge_operator.kube.workloads import missing, missing_crds
 from nodegauge_operator.reconcile.resync import SHORTEST, Jitter, backoff
 from nodegauge_operator.reconcile.sweep import Sweep
@@ -78,8 +79,9 @@ class Supervisor:
         self._client = client
         self._sweep = sweep
         self._settings = settings
-        self._registry = registry_of(sweep, environ=environ, bmc=settings.bmc)
-        self._watched = WATCHED | ({names.CHASSIS_PLURAL} if settings.bmc else set())
+        self._environ = environ
+        self._slices = False
+        """Whether ResourceSlices are watched."""
         self._crds = names.CRD_NAMES + ((names.CHASSIS_CRD,) if settings.bmc else ())
         self._signals = signals
         self._jitter = jitter
@@ -99,7 +101,7 @@ class Supervisor:
         asyncio.get_running_loop().set_exception_handler(_without_tasks_of_kopf)
         await self._until_served(at_most=START_SECONDS)
         with contextlib.suppress(Unavailable):  # it has just answered; what follows waits for it
-            if why := await too_old(self._client):
+            if why := await nodeless(self._client):
                 raise Refused(why)
         self.down = ""
         while not self._stop.is_set():
@@ -139,8 +141,10 @@ class Supervisor:
         """Run kopf until it ends, or cannot go on; why, in words."""
         self._kopf_stop = asyncio.Event()  # set at the end: kopf leaves a task that waits for it
         insights = Insights()
+        self._slices = await slices.served(self._client)
+        with_bmc = {"bmc": self._settings.bmc, "slices": self._slices}
         tasks = await kopf.spawn_tasks(
-            registry=self._registry,
+            registry=registry_of(self._sweep, environ=self._environ, **with_bmc),
             settings=kopf_settings(self._settings),
             insights=insights,
             standalone=True,
@@ -171,10 +175,12 @@ class Supervisor:
                 await insights.ready_resources.wait()
         began, failed = time.monotonic(), False
         while True:
-            absent = self._watched - {resource.plural for resource in insights.watched_resources}
+            absent = self._watched() - {resource.plural for resource in insights.watched_resources}
             if insights.ready_resources.is_set() and absent:
                 return f"not served yet: {', '.join(sorted(absent))}"
             await asyncio.sleep(LOOK_SECONDS)
+            if self._sweep.cache.slices_served not in (None, self._slices):
+                return f"{names.SLICE_PLURAL} are {'no longer ' if self._slices else ''}served"
             error = await self._hindrance()
             if isinstance(error, NotFound):
                 return str(error)
@@ -183,6 +189,10 @@ class Supervisor:
                 if failed or self.down:
                     self._sweep.interrupted()
                 failed, self.down, self._ended = False, "", 0
+
+    def _watched(self) -> frozenset[str]:
+        chassis = {names.CHASSIS_PLURAL} if self._settings.bmc else set()
+        return WATCHED | chassis | ({names.SLICE_PLURAL} if self._slices else set())
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -203,10 +213,12 @@ def _without_tasks_of_kopf(loop: asyncio.AbstractEventLoop, context: dict[str, A
         loop.default_exception_handler(context)
 
 
-def registry_of(sweep: Sweep, *, environ: Mapping[str, str], bmc: bool = False) -> kopf.OperatorRegistry:
+def registry_of(
+    sweep: Sweep, *, environ: Mapping[str, str], bmc: bool = False, slices: bool = False
+) -> kopf.OperatorRegistry:
     """All handlers, bound to one sweep."""
     registry = kopf.OperatorRegistry()
-    watches.register(registry, sweep, bmc=bmc)
+    watches.register(registry, sweep, bmc=bmc, slices=slices)
 
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> kopf.ConnectionInfo:
@@ -238,6 +250,7 @@ def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
         options.watching.label_selectors["v1", "nodes"] = settings.node_label_selector
     options.watching.label_selectors["v1", "pods"] = names.POD_PROBE
     options.watching.label_selectors["apps", "v1", "daemonsets"] = names.WATCH_SET
+    options.watching.field_selectors[names.SLICE_PLURAL] = f"spec.driver={names.DRA_DRIVER}"
     return options
 
 

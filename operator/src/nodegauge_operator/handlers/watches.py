@@ -3,12 +3,14 @@ wakes the sweep."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import kopf
 
 from nodegauge_operator import names
 from nodegauge_operator.api.report import parse_report
+from nodegauge_operator.core.devices import slice_view
 from nodegauge_operator.core.model import chassis_view, node_view, pod_view
 from nodegauge_operator.core.reading_view import reading_view
 from nodegauge_operator.core.watch_pod import watch_view
@@ -16,8 +18,11 @@ from nodegauge_operator.reconcile.cache import version_of
 from nodegauge_operator.reconcile.sweep import Sweep
 
 
-def register(registry: kopf.OperatorRegistry, sweep: Sweep, *, bmc: bool = False) -> None:
-    """Bind every watch to one sweep; `bmc`: also that of what the BMC reader writes."""
+def register(
+    registry: kopf.OperatorRegistry, sweep: Sweep, *, bmc: bool = False, slices: bool = False
+) -> None:
+    """Bind every watch to one sweep; `bmc`: also that of what the BMC reader writes; `slices`: also that of
+    ResourceSlices, which not every API server serves."""
 
     def is_deletion(event: kopf.RawEvent) -> bool:
         """Whether the object was deleted; an object of kopf's own list is reported to the sweep first."""
@@ -94,6 +99,8 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep, *, bmc: bool = False
             else:  # of another installation, or of a node that is still to be seen
                 sweep.cache.forget_documents(view.name, view.parts)
 
+    if slices:
+        _register_slices(registry, sweep, is_deletion)
     if not bmc:
         return
 
@@ -106,3 +113,21 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep, *, bmc: bool = False
             sweep.cache.drop_chassis(view.name, version=version_of(view.resource_version))
         elif sweep.cache.put_chassis(view):
             sweep.wake(view.name)
+
+
+def _register_slices(
+    registry: kopf.OperatorRegistry, sweep: Sweep, is_deletion: Callable[[kopf.RawEvent], bool]
+) -> None:
+    group, _, version = names.DRA_API.partition("/")
+
+    @kopf.on.event(group, version, names.SLICE_PLURAL, registry=registry, id="slice")
+    async def device_slice(event: kopf.RawEvent, **_: Any) -> None:
+        """The GPUs of a node that DRA hands out."""
+        deleted = is_deletion(event)
+        view = slice_view(event["object"])
+        if view is None:
+            return
+        cache, at = sweep.cache, version_of(view.resource_version)
+        changed = cache.drop_slice(view, version=at) if deleted else cache.put_slice(view)
+        if changed:
+            sweep.wake(view.node)

@@ -146,9 +146,10 @@ class Client:
         accept: str = "application/json",
         within: float = CALL_TIMEOUT,
         whole: bool = False,
+        shape: str = "",
     ) -> dict[str, Any]:
-        """One request; the decoded object, of nodes what the operator reads, or the `whole`.  Raises
-        `KubeError`."""
+        """One request; the decoded object, of nodes what the operator reads, or the `whole`.  `shape`: a name
+        of `kube.decoding`, of which only that is decoded.  Raises `KubeError`."""
         if (rest := self._rests_until - time.monotonic()) > 0:
             await asyncio.sleep(rest)
         if self._limiter is not None:
@@ -157,7 +158,7 @@ class Client:
         try:
             kinds = {"Accept": accept, "Content-Type": content_type}
             answer = await self._call(
-                method, path, query=query, body=body, kinds=kinds, within=within, whole=whole
+                method, path, query=query, body=body, kinds=kinds, within=within, whole=whole, shape=shape
             )
         except Unavailable as error:
             self.outage.failed(str(error), since=began)
@@ -178,6 +179,7 @@ class Client:
         kinds: dict[str, str],
         within: float,
         whole: bool,
+        shape: str,
     ) -> dict[str, Any]:
         url = self._api.configuration.host + path + ("?" + urlencode(query) if query else "")
         headers = kinds | {"User-Agent": names.USER_AGENT}
@@ -203,12 +205,18 @@ class Client:
                     seconds=time.monotonic() - started,
                 )
         if 200 <= status < 300:
-            shape = "metadata" if kinds["Accept"] == METADATA_ONLY else resource
+            shape = "metadata" if kinds["Accept"] == METADATA_ONLY else shape or resource
             return _decoded(data, resource="" if whole else shape, what=f"{method} {path}")
         raise _refusal(status, data, f"{method} {path}")
 
     async def pages(
-        self, path: str, *, label_selector: str = "", metadata_only: bool = False
+        self,
+        path: str,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        metadata_only: bool = False,
+        shape: str = "",
     ) -> AsyncIterator[dict[str, Any]]:
         """The pages of a list; each is the list object with its `items`.
 
@@ -218,8 +226,10 @@ class Client:
         query: dict[str, Any] = {"limit": METADATA_PAGE if metadata_only else PAGE}
         if label_selector:
             query["labelSelector"] = label_selector
+        if field_selector:
+            query["fieldSelector"] = field_selector
         while True:
-            page = await self.call("GET", path, query=query, accept=accept, within=LIST_TIMEOUT)
+            page = await self.call("GET", path, query=query, accept=accept, within=LIST_TIMEOUT, shape=shape)
             if not isinstance(page.get("items", ""), list | None):  # Go may write an empty list as null
                 raise Unavailable(f"GET {path}: success without a list")
             yield page
@@ -227,6 +237,32 @@ class Client:
             if not token:
                 return
             query["continue"] = token
+
+    async def watch(self, path: str, *, query: Mapping[str, Any], within: float) -> AsyncIterator[bytes]:
+        """The lines of a watch, one event each, until the API server ends it, for `within` seconds at most.
+
+        Raises `KubeError`; a stream that is cut, or silent beyond that time, ends it too."""
+        if self._limiter is not None:
+            await self._limiter.wait()
+        query = {**query, "watch": "1", "timeoutSeconds": round(within)}
+        url = f"{self._api.configuration.host}{path}?{urlencode(query)}"
+        headers = {"Accept": "application/json", "User-Agent": names.USER_AGENT}
+        headers |= await self._authorization()
+        limits = aiohttp.ClientTimeout(total=within + CALL_TIMEOUT, sock_connect=CALL_TIMEOUT)
+        try:
+            response = await self._api.call_api("GET", url, header_params=headers, _request_timeout=limits)
+            if response.status != 200:
+                raise _refusal(response.status, await response.read(), f"GET {path}")
+            left = b""
+            try:
+                async for chunk in response.response.content.iter_any():
+                    *lines, left = (left + chunk).split(b"\n")
+                    for line in lines:
+                        yield line
+            finally:
+                response.response.close()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _no_answer(error)(f"watch {path}: {type(error).__name__} {error}".strip()) from None
 
     async def _authorization(self) -> dict[str, str]:
         """The bearer header; the token file is read again once in `TOKEN_SECONDS` (kubelets rotate it)."""

@@ -19,16 +19,22 @@ Unknown = Callable[[Object], bool]
 
 
 async def each(
-    client: Client, path: str, *, label_selector: str = "", unknown: Unknown | None = None
+    client: Client,
+    path: str,
+    *,
+    label_selector: str = "",
+    field_selector: str = "",
+    unknown: Unknown | None = None,
 ) -> AsyncIterator[Object]:
     """The whole objects that are needed; all of them without `unknown`.
 
     More than a page of them is listed whole: that is one call for each page instead of one for each object.
     An object that is deleted, or that the selector no longer matches, is left out.  Raises `KubeError`.
     """
-    wanted = None if unknown is None else await _wanted(client, path, label_selector, unknown)
+    selectors = {"label_selector": label_selector, "field_selector": field_selector}
+    wanted = None if unknown is None else await _wanted(client, path, selectors, unknown)
     if wanted is None or len(wanted) > PAGE:
-        async for page in client.pages(path, label_selector=label_selector):
+        async for page in client.pages(path, label_selector=label_selector, field_selector=field_selector):
             for item in page.get("items") or ():
                 yield item
         return
@@ -40,10 +46,10 @@ async def each(
             yield item
 
 
-async def _wanted(client: Client, path: str, label_selector: str, unknown: Unknown) -> list[str]:
+async def _wanted(client: Client, path: str, selectors: dict[str, str], unknown: Unknown) -> list[str]:
     """Names of the objects whose metadata is not known."""
     wanted = []
-    async for page in client.pages(path, label_selector=label_selector, metadata_only=True):
+    async for page in client.pages(path, metadata_only=True, **selectors):
         items = [item["metadata"] for item in page.get("items") or ()]
         wanted += [str(metadata["name"]) for metadata in items if unknown(metadata)]
     return wanted

@@ -26,13 +26,13 @@ from nodegauge_operator.api.policy import (
     without_key,
 )
 from nodegauge_operator.api.report import Report, whole
+from nodegauge_operator.core.device_rule import DeviceRule
+from nodegauge_operator.core.devices import Device, SliceView, current
 from nodegauge_operator.core.model import ChassisView, NodeView, PodView
 from nodegauge_operator.core.reading_view import ReadingView
 from nodegauge_operator.core.watch_pod import WatchView
 
 log = logging.getLogger("nodegauge.report")
-
-TAINTS_READ = frozenset({*names.NODE_TAINTS, *names.TAINTS_OF_NODES_BEING_REMOVED})
 
 
 class Restored(Exception):
@@ -74,6 +74,16 @@ class Cache:
         """UIDs dropped during the full list under way, whose pages still show them; None between lists."""
         self._readings_gone: dict[str, int] = {}
         """Readings dropped during the full list under way, whose pages still show them, by version."""
+        self.rules_api = ""
+        """The API version of DeviceTaintRules; empty while the API server has none, or lets us list none."""
+        self._rules: dict[str, dict[str, DeviceRule]] = {}
+        """Those of ours, by node, then by name."""
+        self.slices_served: bool | None = None
+        """Whether the API server serves ResourceSlices, and lets us list them; None before the first list."""
+        self.with_devices: set[str] = set()
+        """Nodes whose GPUs a DRA driver publishes, or did before by our label."""
+        self._slices: dict[str, dict[str, SliceView]] = {}
+        """By node, then by name."""
         self._pods: dict[str, dict[str, PodView]] = {}
         self._policy_names: dict[str, str | None] = {}
         """Node to the policy in force there, as far as it was asked for since the last change."""
@@ -99,7 +109,8 @@ class Cache:
             self._changed(node.name)
         if before is not None and not _newer(node, before):
             return False
-        self.nodes[node.name] = node
+        node = replace(node, devices=self._devices_of(node.name))
+        self._keep_node(node)
         if before is not None and _relevant(before) == _relevant(node):
             return False
         self._changed(node.name)
@@ -117,12 +128,82 @@ class Cache:
     def drop_node(self, name: str) -> None:
         """Forget a node that the API server no longer has."""
         known = self.nodes.pop(name, None)
+        self.with_devices.discard(name)
         if known is not None:
             self.note_dropped(known.uid)
         self._changed(name)
         self.suspects.discard(name)
         self.outside_selector.discard(name)
         self._policy_names.pop(name, None)
+
+    def put_rule(self, rule: DeviceRule) -> bool:
+        """Keep a DeviceTaintRule of ours unless a newer one is known; whether it changed."""
+        known = self._rules.setdefault(rule.node, {})
+        before = known.get(rule.name)
+        if self.was_dropped(rule.uid) or (before is not None and not _newer(rule, before)):
+            return False
+        known[rule.name] = rule
+        self._changed(rule.node)
+        return True
+
+    def drop_rule(self, rule: DeviceRule) -> bool:
+        """Forget this very rule; whether it was known."""
+        known = self._rules.get(rule.node, {})
+        if rule.name not in known or known[rule.name].uid != rule.uid:
+            return False
+        del known[rule.name]
+        if not known:
+            del self._rules[rule.node]
+        self.note_dropped(rule.uid)
+        self._changed(rule.node)
+        return True
+
+    def rules_of(self, node: str) -> tuple[DeviceRule, ...]:
+        """Our DeviceTaintRules for devices of the node, by name."""
+        return tuple(rule for _, rule in sorted(self._rules.get(node, {}).items()))
+
+    def rules(self) -> list[DeviceRule]:
+        """All of them."""
+        return [rule for known in self._rules.values() for rule in known.values()]
+
+    def put_slice(self, view: SliceView) -> bool:
+        """Keep a ResourceSlice unless a newer one is known; whether the node's devices changed."""
+        known = self._slices.setdefault(view.node, {})
+        before = known.get(view.name)
+        if self.was_dropped(view.name) or (before is not None and not _newer(view, before)):
+            return False
+        known[view.name] = view
+        return self._renew_devices(view.node)
+
+    def drop_slice(self, view: SliceView, *, version: int) -> bool:
+        """Forget a ResourceSlice up to this resourceVersion; whether the node's devices changed."""
+        known = self._slices.get(view.node, {})
+        if view.name in known and version_of(known[view.name].resource_version) <= version:
+            del known[view.name]
+            self.note_dropped(view.name)
+        return self._renew_devices(view.node)
+
+    def slices(self) -> list[SliceView]:
+        """Every ResourceSlice."""
+        return [view for known in self._slices.values() for view in known.values()]
+
+    def _keep_node(self, node: NodeView) -> None:
+        self.nodes[node.name] = node
+        known = node.devices or names.LABEL_DRIVER_ACCESS in node.labels
+        (self.with_devices.add if known else self.with_devices.discard)(node.name)
+
+    def _devices_of(self, node: str) -> tuple[Device, ...]:
+        known = self._slices.get(node)
+        return current(known.values()) if known else ()
+
+    def _renew_devices(self, name: str) -> bool:
+        node, devices = self.nodes.get(name), self._devices_of(name)
+        if node is None or node.devices == devices:
+            return False
+        self._keep_node(replace(node, devices=devices))
+        self._policy_names.pop(name, None)
+        self._changed(name)
+        return True
 
     def put_report(self, report: Report) -> bool:
         """Keep a report unless a newer one is known; whether it changed."""
@@ -250,7 +331,7 @@ class Cache:
         if node.name in self.outside_selector:
             return None
         if node.name not in self._policy_names:
-            chosen = ranked(self.policies.values(), node.labels)
+            chosen = ranked(self.policies.values(), node.selected_by)
             first = chosen[0] if chosen and not self._has_unreadable(node, before=chosen[0]) else None
             self._policy_names[node.name] = first.name if first else None
         name = self._policy_names[node.name]
@@ -288,7 +369,7 @@ class Cache:
         rank = rank_of(before.name, before.spec.priority)
         for name, error in self.policy_errors.items():
             selector = error.readable.selector
-            selected = name == followed if selector is None else selector.matches(node.labels)
+            selected = name == followed if selector is None else selector.matches(node.selected_by)
             if selected and name not in self.policies and error.readable.rank < rank:
                 return True
         return False
@@ -352,7 +433,7 @@ class Cache:
 
     def known_names(self) -> set[str]:
         """Every node name with a node, a report, a reading or a pod."""
-        return {*self.nodes, *self.reports, *self.readings, *self._pods}
+        return {*self.nodes, *self.reports, *self.readings, *self._rules, *self._pods}
 
     def drop_unlisted(
         self, *, nodes: Iterable[str], reports: Iterable[str], pods: Iterable[str], since: int
@@ -384,7 +465,7 @@ class Cache:
             self.dropped_while_listing.add(uid)
 
 
-Versioned = NodeView | Report | PodView | ChassisView | ReadingView | WatchView
+Versioned = NodeView | Report | PodView | ChassisView | ReadingView | WatchView | SliceView | DeviceRule
 
 
 def _newer(new: Versioned, old: Versioned) -> bool:
@@ -409,4 +490,5 @@ def version_of(text: str) -> int:
 def _relevant(node: NodeView) -> NodeView:
     """The node as far as decisions depend on it: without its revision, which a heartbeat changes, and
     without taints of others."""
-    return replace(node, resource_version="", taints=tuple(t for t in node.taints if t.key in TAINTS_READ))
+    taints = (t for t in node.taints if t.own or t.key in names.TAINTS_OF_NODES_BEING_REMOVED)
+    return replace(node, resource_version="", taints=tuple(taints))

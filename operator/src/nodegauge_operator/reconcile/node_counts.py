@@ -24,12 +24,19 @@ from nodegauge_operator.api.report import (
 )
 from nodegauge_operator.core.alerts import Alert, alerts
 from nodegauge_operator.core.budget import is_gated, slow_start
-from nodegauge_operator.core.gates import GATES, LAST_IN_LINE, are_lesser, place_in_line, place_of_taints
+from nodegauge_operator.core.gates import (
+    GATES,
+    LAST_IN_LINE,
+    are_lesser,
+    place_in_line,
+    place_of_taints,
+)
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.pod_outcome import is_refused
 from nodegauge_operator.core.probes.registry import EVERY, KINDS
 from nodegauge_operator.core.usable import Usable, usable
 from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.device_counts import Devices, devices_of
 
 CLUSTER = ""
 """The scope of all policies together, where a policy's name would stand; no policy has this name."""
@@ -95,6 +102,8 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     """How many of its GPUs can be used."""
     alerts: tuple[Alert, ...] = ()
     """What alerts say of it, the worst first."""
+    devices: Devices = Devices()
+    """Its devices."""
 
 
 class PolicyCounts(Struct, kw_only=True):
@@ -132,6 +141,10 @@ class PolicyCounts(Struct, kw_only=True):
     """GPUs that cannot be used, by class and cause."""
     alerts: dict[str, tuple[Alert, ...]] = field(default_factory=dict)
     """By node name, what alerts say of it."""
+    devices: Devices = Devices()
+    """Their devices, all together."""
+    devices_wait: set[str] = field(default_factory=set)
+    """Names of nodes with a device that waits."""
     uncounted: int = 0
     """Nodes of which nobody knows how many GPUs they have."""
     unread: Counter[str] = field(default_factory=Counter)
@@ -171,6 +184,11 @@ class PolicyCounts(Struct, kw_only=True):
             self.amounts[gauge] += by * thousandths
         self.gpus[counts.gpus.klass] += by * counts.gpus.gpus
         self.uncounted += by * (not counts.gpus.counted)
+        self.devices = Devices(
+            all=self.devices.all + by * counts.devices.all,
+            gated=self.devices.gated + by * counts.devices.gated,
+        )
+        (self.devices_wait.add if by > 0 and counts.devices.waiting else self.devices_wait.discard)(name)
         for cause, gpus in counts.gpus.lost.items():
             self.lost[counts.gpus.klass, cause] += by * gpus
         for run in counts.well:
@@ -265,6 +283,24 @@ class NodeCounters:
         """The node's place in the queue for slots, by its worst taint, or its worst fault that waits."""
         self._update()
         return self._nodes[node].turn if node in self._nodes else LAST_IN_LINE
+
+    def devices(self, policy: str) -> Devices:
+        """Devices of the nodes that follow the policy: all, and those that are gated."""
+        return self._of(policy).devices
+
+    def gated_devices(self, node: str) -> int:
+        """Devices of the node that are gated."""
+        self._update()
+        return self._nodes[node].devices.gated if node in self._nodes else 0
+
+    def waiting_devices(self, policy: str) -> Set[str]:
+        """Names of the nodes with a device that waits for a slot."""
+        return self._of(policy).devices_wait
+
+    def turn_of_devices(self, node: str) -> int:
+        """The node's place in the queue for slots of devices."""
+        self._update()
+        return self._nodes[node].devices.turn if node in self._nodes else LAST_IN_LINE
 
     def unreadable(self, policy: str) -> int:
         """Nodes that follow the policy and whose report could not be read whole."""
@@ -377,6 +413,7 @@ class NodeCounters:
         return replace(
             _counts_of(node, own, policy=policy) if own else counts,
             gpus=usable(status, node, in_force),
+            devices=devices_of(node, status, rules=self._cache.rules_of(name)),
             alerts=alerts(status, node, in_force) if in_force else (),
         )
 
@@ -386,8 +423,9 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
     health = status.probe[names.PROBE_HEALTH]
     last = health.last_run
     gated = is_gated(report) or is_tainted(node)
-    held_back = [] if gated else [g for g in status.gates if g.state is GateState.HELD_BACK]
-    taints = [t for t in status.desired.taints if t.key in names.TAINTS_OF_FAULTS]
+    waiting = (g for g in status.gates if g.state is GateState.HELD_BACK and not g.on_devices)
+    held_back = [] if gated else list(waiting)
+    taints = [t for t in status.desired.taints if t.own in names.TAINTS_OF_FAULTS]
     whole = [p for p in status.probes if p.image and p.name in KINDS and KINDS[p.name].holds_gpus]
     bad = {p.name for p in whole if p.failing_since or p.verdict is Verdict.FAIL}
     return NodeCounts(
@@ -396,7 +434,7 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
         verdict=status.raw_verdict.value,
         klass=status.interconnect.klass or NONE,
         agreement=status.bandwidth.agreement,
-        gates=tuple(sorted({(t.key.removeprefix(names.PREFIX), t.value) for t in taints})),
+        gates=tuple(sorted({(t.own.removeprefix(names.PREFIX), t.value) for t in taints})),
         gated=gated,
         waiting=bool(held_back),
         held_back=tuple(sorted({_cause(gate) for gate in held_back if not gate.incident})),
@@ -433,7 +471,7 @@ def _silent(node: NodeView, *, unreadable: bool) -> str:
 
 def is_tainted(node: NodeView) -> bool:
     """Whether the node carries a taint of ours for a fault."""
-    return any(taint.key in names.TAINTS_OF_FAULTS for taint in node.taints)
+    return any(taint.own in names.TAINTS_OF_FAULTS for taint in node.taints)
 
 
 def _cause(gate: GateStatus) -> str:

@@ -24,6 +24,10 @@ REASONS: dict[Obstacle, tuple[PolicyReason, str]] = {
         PolicyReason.REPORT_REFUSED,
         "What is found there counts for nothing until the rule that refuses it is corrected.",
     ),
+    Obstacle.CLAIM: (
+        PolicyReason.CLAIM_REFUSED,
+        "Nodes whose GPUs only DRA hands out are not read until then; it is tried again every 10 s.",
+    ),
     Obstacle.CONDITION: (
         PolicyReason.CONDITION_REFUSED,
         "Correct the rule that refuses it: taints and labels are written all the same.",

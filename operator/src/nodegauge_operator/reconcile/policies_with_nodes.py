@@ -39,7 +39,7 @@ class PoliciesWithNodes:
             candidates = nodes.values() if known in self._changed else changed
             matches = policy.spec.node_selector.matches
             match = known if known and known not in self._changed else ""
-            match = match or next((node.name for node in candidates if matches(node.labels)), "")
+            match = match or next((node.name for node in candidates if matches(node.selected_by)), "")
             if match:
                 self._node_of[policy.name] = match
         self._changed.clear()

@@ -26,12 +26,14 @@ from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refus
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.breaker import Breaker
 from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.device_budget import DeviceBudget
 from nodegauge_operator.reconcile.gaps import UNANSWERED_SECONDS, Gaps
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.obstacles import Obstacles
 from nodegauge_operator.reconcile.peer_groups import Peers, versions_of
 from nodegauge_operator.reconcile.reading_trust import Trust
 from nodegauge_operator.reconcile.refused_pieces import RefusedPieces
+from nodegauge_operator.reconcile.waiting import Waiting
 from nodegauge_operator.reconcile.watch_sets import WatchSets
 from nodegauge_operator.reconcile.watchers import Watchers
 from nodegauge_operator.reconcile.writer import Writer
@@ -90,6 +92,10 @@ class Reconciler:
             per_hour=settings.max_gated_nodes_per_hour,
         )
         """Which nodes are gated, and which may be."""
+        self.device_budget = DeviceBudget(
+            cache, self.gate_budget.counters, clock=self._monotonic, cluster=settings.max_gated_nodes
+        )
+        """The same of devices."""
         account = settings.probe.service_account_name or "default"
         probe_user = f"system:serviceaccount:{settings.probe.namespace}:{account}"
         self.trust = Trust(client=client, probe_user=probe_user, monotonic=self._monotonic)
@@ -113,6 +119,14 @@ class Reconciler:
             monotonic=self._monotonic,
         )
         """The containers of mode Watch."""
+        self.waiting = Waiting(
+            client=client,
+            cache=cache,
+            gpu_names=settings.give_way_to,
+            clock=clock,
+            monotonic=self._monotonic,
+        )
+        """Whom our runs give way to."""
         self.breaker = Breaker(cache, now=clock, metrics=metrics)
         self._peers = {
             kind.name: Peers(cache, kind.peer_value) for kind in EVERY.values() if kind.peer_value is not None
@@ -132,6 +146,7 @@ class Reconciler:
             client=client,
             cache=cache,
             gate_budget=self.gate_budget,
+            device_budget=self.device_budget,
             metrics=metrics,
             namespace=settings.probe.namespace,
             instance=settings.instance,
@@ -184,7 +199,7 @@ class Reconciler:
             self.gaps.answered()
             if done is not None:
                 self._note(name, done)
-            if isinstance(done, actions.PatchNode) and done.judged is not None:
+            if isinstance(done, actions.PatchNode | actions.PutDeviceRule) and done.judged is not None:
                 if since is not None:
                     self._metrics.result_seconds.observe(time.monotonic() - since)
                 if self._labels_first(name, granted=granted) and others_wait():
@@ -254,8 +269,8 @@ class Reconciler:
         another installation's, with its reading."""
         node = self._cache.nodes.get(name)
         policy = self._cache.policy_of(node) if node and not self._is_foreign(name) else None
-        watch_set = self.watch_sets.known.get(policy.name) if policy else None
-        policy = self.watch_sets.applied(policy)
+        watch_set = self.watch_sets.of_node(policy, node)
+        policy = self.watch_sets.applied(policy, node)
         if policy is not None and policy.watches and self.watchers.is_bad(name):
             policy = watch.by_pods(policy)
         return Snapshot(
@@ -272,6 +287,9 @@ class Reconciler:
             last_peer_unreadable=partial(self._last_unreadable, policy, but=name),
             gate_slot=self.gate_budget.has_slot(name),
             gives_way=self.gate_budget.gives_way(name),
+            device_slots=self.device_budget.allowance(name),
+            device_rules=bool(self._cache.rules_api),
+            rules=self._cache.rules_of(name),
             incidents=self.breaker.holding(name),
             posted=self._posted.get(name, ("", "")),
             written=self._written.get(name),
@@ -285,10 +303,13 @@ class Reconciler:
             cordoned_since=self._cordoned_since(name, node),
             chassis=self._cache.chassis.get(name),
             reading=self._cache.readings.get(name) if node is not None or gone else None,
+            claims_refused=self.watch_sets.templates.problem,
             distrust=self.trust.problem,
             trusted=self.trust.identity,
             watchers=self.watch_sets.pods.names_by_uid(name, watch_set, trusted=self.trust.identity),
             watch_since=watch_set.since if watch_set else 0.0,
+            waited_for=partial(self.waiting.keeps_off, node) if node else bool,
+            ends_for=self.waiting.ends,
         )
 
     def _last_read(self, policy: Policy | None, *, but: str) -> float:
@@ -396,6 +417,13 @@ class Reconciler:
                 if patch.judged is not None:
                     self._judged[name] = patch.judged
                 log.info("node %s: %s", name, _changes(patch), extra=extra)
+            case actions.PutDeviceRule(_, rule):
+                if step.judged is not None:
+                    self._judged[name] = step.judged
+                text = f"device {'/'.join(rule.selector)} tainted {rule.taint[1]}:{rule.taint[2]}"
+                log.info("node %s: %s by DeviceTaintRule %s", name, text, rule.name, extra=extra)
+            case actions.DeleteDeviceRule(rule):
+                log.info("node %s: DeviceTaintRule %s deleted", name, rule.name, extra=extra)
             case _:
                 log.debug("node %s: %s", name, type(step).__name__, extra=extra)
 
@@ -438,9 +466,11 @@ def _may_wait(step: actions.Step, error: KubeError) -> bool:
         return True
     if isinstance(step, actions.PatchReport):
         return isinstance(error, Refused)  # the run that it would record ends as unknown
-    return isinstance(step, actions.PatchNode | actions.SetCondition) and isinstance(
-        error, Refused | Forbidden | WebhookFailed
-    )
+    of_rules = isinstance(step, actions.PutDeviceRule | actions.DeleteDeviceRule)
+    if of_rules and isinstance(error, NotFound):
+        return True  # the API server no longer serves them
+    of_node = of_rules or isinstance(step, actions.PatchNode | actions.SetCondition)
+    return of_node and isinstance(error, Refused | Forbidden | WebhookFailed)
 
 
 def _described(step: actions.Step | None) -> str:
@@ -467,4 +497,4 @@ def _changes(patch: actions.PatchNode) -> str:
 
 
 def _taints(taints: Iterable[Taint]) -> list[str]:
-    return [f"{t.key}={t.value}:{t.effect}" for t in taints if t.key in names.NODE_TAINTS]
+    return [f"{t.key}={t.value}:{t.effect}" for t in taints if t.own]

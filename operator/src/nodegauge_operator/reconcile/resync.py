@@ -10,7 +10,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from nodegauge_operator.kube import chassis, nodes, pods, policies, readings, reports
+from nodegauge_operator.kube import (
+    chassis,
+    device_rules,
+    nodes,
+    pods,
+    policies,
+    readings,
+    reports,
+    slices,
+)
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Forbidden, NotFound
 from nodegauge_operator.kube.listing import Unknown
@@ -115,14 +124,14 @@ class _Comparison:
     @property
     def unknown(self) -> Unknown | None:
         """What `kube.listing` asks; None while nothing is known, because then everything is new."""
-        return self._is_unknown if self._versions else None
+        return self.is_unknown if self._versions else None
 
     def saw(self, *, name: str, uid: str) -> None:
         """A whole object arrived."""
         self._beat()
         self.listed[name] = uid
 
-    def _is_unknown(self, metadata: Mapping[str, str]) -> bool:
+    def is_unknown(self, metadata: Mapping[str, str]) -> bool:
         name, version = metadata["name"], metadata.get("resourceVersion", "")
         self.saw(name=name, uid=metadata.get("uid", ""))
         known = self._versions.get(name, -1)
@@ -179,6 +188,9 @@ async def list_all(
                 wake(node.name)
         # a newer node of a name that was dropped is a suspect, like any that no list shows
         listed_nodes = {name for name, uid in of_nodes.listed.items() if not cache.was_dropped(uid)}
+        await _device_rules(client, cache, since=since, wake=wake)
+        await _slices(client, cache, since=since, beat=beat, wake=wake)
+        beat()
         await _watch_pods(client, cache, watch_pods, namespace=namespace, since=since, beat=beat, wake=wake)
         affected = cache.drop_unlisted(
             nodes=listed_nodes, reports=listed_reports, pods=of_pods.listed.values(), since=since
@@ -249,6 +261,48 @@ async def _chassis(
         return
     for name in cache.chassis.keys() - comparison.listed.keys():
         cache.drop_chassis(name, version=since)
+
+
+async def _device_rules(client: Client, cache: Cache, *, since: int, wake: Callable[[str], None]) -> None:
+    """List our DeviceTaintRules; an API server without them, or a role of an older chart, has none."""
+    listed: set[str] = set()
+    try:
+        api = await device_rules.served(client)
+        if api:
+            async for rule in device_rules.each(client, api=api):
+                if cache.put_rule(rule):
+                    wake(rule.node)
+                listed.add(rule.uid)
+    except (NotFound, Forbidden) as error:
+        log.warning("no DeviceTaintRules: %s; run helm upgrade with the chart of this version", error)
+        api = ""
+    cache.rules_api = api
+    for rule in cache.rules():
+        if rule.uid not in listed and version_of(rule.resource_version) <= since and cache.drop_rule(rule):
+            wake(rule.node)
+
+
+async def _slices(
+    client: Client, cache: Cache, *, since: int, beat: Callable[[], None], wake: Callable[[str], None]
+) -> None:
+    """List the devices of DRA drivers; an API server that does not serve them, or a role of an older chart,
+    has none."""
+    comparison = _Comparison(cache.slices(), beat)
+    unknown = comparison.is_unknown if cache.slices_served is not None else None
+    try:
+        async for view in slices.each(client, unknown=unknown):
+            if cache.put_slice(view):
+                wake(view.node)
+            comparison.saw(name=view.name, uid=view.name)
+    except (NotFound, Forbidden) as error:
+        if isinstance(error, Forbidden) and cache.slices_served is not False:
+            log.warning("no devices of DRA drivers: %s; upgrade the chart too", error)
+        cache.slices_served = False
+        return
+    cache.slices_served = True
+    for view in cache.slices():
+        if view.name not in comparison.listed and cache.drop_slice(view, version=since):
+            wake(view.node)
 
 
 async def _watch_pods(

@@ -32,6 +32,7 @@ from nodegauge_operator.reconcile.node_counts import CLUSTER
 from nodegauge_operator.reconcile.policy_status import PolicyStatus
 from nodegauge_operator.reconcile.reconciler import Reconciler
 from nodegauge_operator.reconcile.resync import Jitter, ListSchedule, list_all
+from nodegauge_operator.reconcile.waiting import HOLDERS
 from nodegauge_operator.reconcile.workqueue import BackgroundTask, Priority, WorkQueue
 from nodegauge_operator.settings import Settings
 
@@ -79,9 +80,11 @@ class Sweep:
             client=client, cache=cache, metrics=metrics, settings=settings, clock=clock
         )
         self._budget, self._watch_sets = self._reconciler.gate_budget, self._reconciler.watch_sets
-        self._trust = self._reconciler.trust
+        self._trust, self._waiting = self._reconciler.trust, self._reconciler.waiting
+        self._waiting.on_change = lambda: self._wakeup.set()
         self._watch_sets.on_end = self._counts_changed
         metrics.readings_protected.set_function(lambda: float(not self._trust.problem))
+        metrics.waiting_pods.set_function(self._waiting.count)
         self._queue = WorkQueue()
         self._concurrency = Concurrency(
             cache,
@@ -135,6 +138,7 @@ class Sweep:
             monotonic=time.monotonic,
         )
         self._histories_task = BackgroundTask("histories", on_end=self._wakeup.set)
+        self._waiting_task = BackgroundTask("pods that wait", on_end=self._wakeup.set)
         self._restored: Restored | None = None
         """Seen by a reconcile; the loop ends with it."""
         self._first_listed_at = 0.0
@@ -170,6 +174,8 @@ class Sweep:
         """A pod changed: its node goes before nodes without news."""
         if pod.finished or pod.gone or pod.terminated is not None:
             self._run_ended_at.setdefault(pod.node, time.monotonic())
+        if pod.probe in HOLDERS:
+            self._waiting.changed()
         self._queue.wake(pod.node, priority=Priority.HIGH)
         self._wakeup.set()
 
@@ -246,6 +252,7 @@ class Sweep:
                 self._list_task.stop(within=0),
                 self._lease_task.stop(within=0),
                 self._trust_task.stop(within=0),
+                self._waiting_task.stop(within=0),
                 self._histories_task.stop(within=0),
                 self._status_task.stop(within=LAST_WRITES_SECONDS),
                 self._watch_sets.task.stop(within=LAST_WRITES_SECONDS),
@@ -278,8 +285,11 @@ class Sweep:
             self._said = ""
             self._look_at_clock()
             self.wake(*self._queue.fire(self._clock()), *self._reconciler.breaker.take_to_wake())
+            self._give_way()
             self._grant()
-            for name in self._budget.offer(busy=self._in_flight.keys()):
+            busy = self._in_flight.keys()
+            devices = self._reconciler.device_budget
+            for name in (*self._budget.offer(busy=busy), *devices.offer(busy=busy)):
                 self._queue.wake(name, priority=Priority.HIGH)
             self._start_reconciles()
             self._histories_task.check()
@@ -294,6 +304,15 @@ class Sweep:
             self._stand_by()
         self._last_pass = time.monotonic()
         self._metrics.last_pass.set(self._clock())
+
+    def _give_way(self) -> None:
+        """Wake nodes whose run ends for somebody, or may start now."""
+        self._waiting_task.check()
+        if self._waiting.gpu_names and not self._waiting_task.busy:
+            self._waiting_task.start(self._waiting.follow())
+        if self._waiting.due_in() <= 0:
+            for name in self._waiting.look():
+                self._queue.wake(name, priority=Priority.HIGH)
 
     def _stand_by(self) -> None:
         """Each policy says once why nothing is written."""
@@ -389,6 +408,7 @@ class Sweep:
             waits.append(self._trust.due_in())
         if self.may_write:
             waits += [self._queue.next_timer() - self._clock(), self._watch_sets.due_in()]
+            waits.append(self._waiting.due_in())
         if self.listed and not self._lease_task.busy:
             waits.append(self.installation.due_in())
         if not self._list_task.busy:

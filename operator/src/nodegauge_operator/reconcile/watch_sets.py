@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import NEVER, unstamp
-from nodegauge_operator.core.model import ProbeDefaults
+from nodegauge_operator.core.driver_access import DriverAccess, access_of
+from nodegauge_operator.core.model import NodeView, ProbeDefaults
 from nodegauge_operator.core.probes import watch
 from nodegauge_operator.core.watch_pod import WatchView
 from nodegauge_operator.kube import daemonsets
@@ -26,6 +27,7 @@ from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Forbidden, KubeError, Refused, WebhookFailed
 from nodegauge_operator.names import WatchersReason
 from nodegauge_operator.reconcile.cache import Cache, version_of
+from nodegauge_operator.reconcile.claim_templates import ClaimTemplates
 from nodegauge_operator.reconcile.reading_trust import Trust
 from nodegauge_operator.reconcile.watchers_condition import Trouble
 from nodegauge_operator.reconcile.workqueue import BackgroundTask
@@ -137,7 +139,11 @@ class WatchSets:
         trust: Trust,
     ) -> None:
         self.known: dict[str, WatchSet] = {}
-        """By policy."""
+        """By policy; the one for nodes with DRA alone by `POLICY/dra` (`_key`)."""
+        self.templates = ClaimTemplates(client=client, defaults=defaults)
+        """Of the claims of all probes."""
+        self._by_claim = False
+        """Whether a node had DRA alone when the DaemonSets were applied."""
         self.pods = WatchPods(cache)
         self.on_end: Callable[[], None] = lambda: None
         """Called after each try to make the DaemonSets."""
@@ -176,25 +182,51 @@ class WatchSets:
         """The admission policy under which readings count."""
         return self.trust.identity
 
-    def name_of(self, policy: str) -> str:
-        """The name of the policy's DaemonSet."""
-        return names.watch_set_name(instance=self._defaults.instance, policy=policy)
+    def name_of(self, key: str) -> str:
+        """The name of a policy's DaemonSet."""
+        policy, _, by_claim = key.partition("/")
+        return names.watch_set_name(instance=self._defaults.instance, policy=policy, by_claim=bool(by_claim))
+
+    def names_of(self, policy: str) -> list[str]:
+        """The names of the policy's DaemonSets, at least of the one that there should be."""
+        keys = [key for key in _keys(policy) if key in self.known]
+        return [self.name_of(key) for key in keys or [policy]]
+
+    def access_of(self, node: NodeView) -> DriverAccess:
+        """How pods reach the driver there."""
+        return access_of(node, self._defaults.driver_access)
+
+    def of_node(self, policy: Policy | None, node: NodeView | None) -> WatchSet | None:
+        """The policy's DaemonSet that is for this node; None if there is none."""
+        if policy is None or node is None:
+            return None
+        return self.known.get(_key(policy.name, self.access_of(node)))
+
+    def reaches(self, policy: Policy, node: NodeView) -> bool:
+        """Whether a DaemonSet can keep a container there."""
+        return watch.reaches(policy, self.access_of(node))
 
     def trouble(self, policy: str) -> Trouble | None:
         """What is wrong with the policy's DaemonSet; None for nothing.  A refusal is believed when it comes
         twice: an API server that has just started refuses for a moment what it allows."""
-        times, refusal = self._refusals.get(policy, (0, None))
+        every = (self._trouble(key) for key in _keys(policy))
+        return next((trouble for trouble in every if trouble is not None), None)
+
+    def _trouble(self, key: str) -> Trouble | None:
+        times, refusal = self._refusals.get(key, (0, None))
         if times > 1:
             return refusal
-        changes, at = self._disputes.get(policy, (0, 0.0))
+        if "/" in key and key in self.known and self.templates.problem:
+            return Trouble(reason=WatchersReason.CLAIM_REFUSED, text=self.templates.problem)
+        changes, at = self._disputes.get(key, (0, 0.0))
         if changes < OFTEN or self._monotonic() - at >= CALM_SECONDS:
             return None
-        text = f"somebody changes the DaemonSet {self.name_of(policy)} again and again"
+        text = f"somebody changes the DaemonSet {self.name_of(key)} again and again"
         return Trouble(reason=WatchersReason.DAEMON_SET_CHANGED, text=text)
 
     def take_restored(self, policy: str) -> list[str]:
         """Changes of the policy's DaemonSet that were taken back since the last call, in words."""
-        return self._restored.pop(policy, [])
+        return [text for key in _keys(policy) for text in self._restored.pop(key, [])]
 
     def seen(self, metadata: dict[str, Any], *, deleted: bool) -> bool:
         """A DaemonSet as a watch event shows it: whether somebody changed or deleted one of ours, which is
@@ -223,6 +255,7 @@ class WatchSets:
     async def look(self) -> None:
         """List the DaemonSets, for changes that the watch missed."""
         before, listed = dict(self.known), {}
+        self._due_at = self._monotonic() if self._by_claim else self._due_at  # its templates may be gone
         where = {"namespace": self.namespace, "instance": self._defaults.instance}
         try:
             async for metadata in daemonsets.each(self._client, **where):
@@ -244,6 +277,8 @@ class WatchSets:
         policies, now = self._cache.policies, self._monotonic()
         if self.trust.identity != self._applied_for or policies.keys() != self._policies.keys():
             return 0.0
+        if self._has_claims() is not self._by_claim:
+            return 0.0
         if policies == self._policies:
             return self._due_at - now
         if policies != self._edited:
@@ -259,6 +294,24 @@ class WatchSets:
         if self.due_in() <= 0:
             self.task.start(self.keep(on_change=on_change))
 
+    def _has_claims(self) -> bool:
+        """Whether pods reach the driver of a node by claims."""
+        nodes, cache = self._cache.nodes, self._cache
+        by_claim = (self.access_of(nodes[name]) is DriverAccess.DRA for name in cache.with_devices)
+        return self._defaults.driver_access == DriverAccess.DRA or any(by_claim)
+
+    def _wanted(self) -> dict[str, tuple[Policy, DriverAccess]]:
+        """The DaemonSets that should be there: policy, and how the pods reach the driver."""
+        setting = DriverAccess(self._defaults.driver_access)
+        ways = {DriverAccess.RUNTIME if setting is DriverAccess.AUTO else setting}
+        ways |= {DriverAccess.DRA} if self._by_claim else set()
+        return {
+            _key(name, access): (policy, access)
+            for name, policy in self._policies.items()
+            for access in sorted(ways, reverse=True)
+            if watch.reaches(policy, access)
+        }
+
     async def keep(self, *, on_change: Callable[[], None]) -> None:
         """Apply the DaemonSets of policies in mode Watch, and delete those of others.
 
@@ -266,20 +319,23 @@ class WatchSets:
         self._policies, self._due_at = dict(self._cache.policies), NEVER
         self._edited = self._policies
         self._applied_for = self.trust.identity
-        wanted = {name: policy for name, policy in self._policies.items() if policy.watches}
+        self._by_claim = self._has_claims()
+        wanted = self._wanted()
+        refused_before = self.templates.problem
+        await self._keep_templates()
         there = None
         try:
             there = await self._delete_others(wanted)
         except KubeError as error:
             self._failed("watch DaemonSets that no policy wants may be there", error, again=bool(wanted))
-        for name, policy in wanted.items():
+        for name, (policy, access) in wanted.items():
             known = self.known.get(name)
             try:
-                self.known[name] = await self._make(policy, first=known is None)
+                self.known[name] = await self._make(policy, access, first=known is None)
                 self._refusals.pop(name, None)
             except KubeError as error:
                 self._failed(f"the watch DaemonSet of policy {name} cannot be applied", error)
-                await self._note_refusal(policy, error)
+                await self._note_refusal(name, policy, error)
                 if there is None and known is not None:
                     continue
                 made = (there or {}).get(self.name_of(name), {})
@@ -288,7 +344,20 @@ class WatchSets:
                 elif known is None or known.uid:
                     now = self._monotonic()
                     self.known[name] = WatchSet(uid="", since=self._clock(), missed_at=now)
+        if self.templates.problem != refused_before:
+            on_change()
         self._announce(on_change)
+
+    async def _keep_templates(self) -> None:
+        """Those of claims: only where the API server serves devices is there anything to keep."""
+        if not (self._by_claim or self._cache.slices_served):
+            return
+        try:
+            await self.templates.keep(wanted=self._by_claim)
+        except KubeError as error:
+            self._failed("the templates of the probes' claims cannot be kept", error)
+        if self.templates.problem:
+            self._due_at = self._monotonic() + RETRY_SECONDS
 
     def _announce(self, on_change: Callable[[], None]) -> None:
         state = {name: (known.uid, self._is_awaited(known)) for name, known in self.known.items()}
@@ -299,14 +368,14 @@ class WatchSets:
         for metadata, deleted in unseen:
             self._seen_now(metadata, deleted=deleted)
 
-    async def _make(self, policy: Policy, *, first: bool) -> WatchSet:
+    async def _make(self, policy: Policy, access: DriverAccess, *, first: bool) -> WatchSet:
         """Make the DaemonSet, or take back what somebody else changed in its spec; `first`: this process
         has not seen it yet.  Raises `KubeError`."""
-        manifest = watch.daemon_set(policy, self._defaults, trusted=self.trust.identity)
+        manifest = watch.daemon_set(policy, self._defaults, trusted=self.trust.identity, access=access)
         applied = await daemonsets.apply(self._client, manifest)
         made = await daemonsets.replace_spec(self._client, manifest, uid=applied["uid"])
         if first and made.get("generation") != applied.get("generation"):
-            self._note_restored(policy.name, "had been changed")
+            self._note_restored(_key(policy.name, access), "had been changed")
         return self._watch_set(made)
 
     def _watch_set(self, made: dict[str, Any]) -> WatchSet:
@@ -329,11 +398,11 @@ class WatchSets:
         self._restored.setdefault(policy, []).append(text)
         log.warning("%s", text)
 
-    async def _note_refusal(self, policy: Policy, error: KubeError) -> None:
+    async def _note_refusal(self, key: str, policy: Policy, error: KubeError) -> None:
         """Keep why the API server refuses the DaemonSet; no answer says nothing of it."""
         if not isinstance(error, Refused | Forbidden | WebhookFailed):
             return
-        name, reason = self.name_of(policy.name), WatchersReason.DAEMON_SET_REFUSED
+        name, reason = self.name_of(key), WatchersReason.DAEMON_SET_REFUSED
         text = f"the API server refuses the DaemonSet {name}: {error}"
         with contextlib.suppress(KubeError):
             other = await daemonsets.find(self._client, namespace=self.namespace, name=name)
@@ -341,12 +410,14 @@ class WatchSets:
             if other is not None and policy.uid not in [owner["uid"] for owner in owners]:
                 reason = WatchersReason.DAEMON_SET_FOREIGN
                 text = f"a DaemonSet {name} is there that is not nodegauge's: rename or delete it"
-        times, _ = self._refusals.get(policy.name, (0, None))
-        self._refusals[policy.name] = times + 1, Trouble(reason=reason, text=text)
+        times, _ = self._refusals.get(key, (0, None))
+        self._refusals[key] = times + 1, Trouble(reason=reason, text=text)
 
-    def applied(self, policy: Policy | None) -> Policy | None:
-        """The policy as its nodes can follow it: in mode Periodic where no DaemonSet can be made."""
-        known = self.known.get(policy.name) if policy is not None else None
+    def applied(self, policy: Policy | None, node: NodeView | None) -> Policy | None:
+        """The policy as the node can follow it: in mode Periodic where no DaemonSet can be made."""
+        if policy is not None and node is not None and policy.watches and not self.reaches(policy, node):
+            return watch.by_pods(policy)
+        known = self.of_node(policy, node)
         if policy is None or known is None or known.uid or self._is_awaited(known):
             return policy
         return watch.by_pods(policy)
@@ -355,12 +426,13 @@ class WatchSets:
         """Whether the DaemonSet is missing for no longer than a pod may take to start."""
         return not known.uid and self._monotonic() - known.missed_at < MISSING_SECONDS
 
-    async def _delete_others(self, wanted: dict[str, Policy]) -> dict[str, dict[str, Any]]:
+    async def _delete_others(self, wanted: Collection[str]) -> dict[str, dict[str, Any]]:
         """Delete the DaemonSets that nobody wants; the metadata of those that stay, by name."""
         defaults = self._defaults
         unread = self._cache.policy_errors.keys() - self._policies.keys()
-        keep = {self.name_of(name) for name in wanted.keys() | unread}
-        for name in self.known.keys() - wanted.keys():
+        kept = {*wanted, *(key for policy in unread for key in _keys(policy))}
+        keep = {self.name_of(name) for name in kept}
+        for name in self.known.keys() - set(wanted):
             del self.known[name]
             for of_policy in (self._refusals, self._disputes, self._restored):
                 of_policy.pop(name, None)
@@ -381,3 +453,12 @@ class WatchSets:
         log.log(error.log_level, "%s: %s; will try again", what, error)
         if again:
             self._due_at = self._monotonic() + RETRY_SECONDS
+
+
+def _key(policy: str, access: DriverAccess) -> str:
+    """Of a policy's DaemonSet: no policy's name has a slash."""
+    return f"{policy}/{names.BY_CLAIM}" if access is DriverAccess.DRA else policy
+
+
+def _keys(policy: str) -> tuple[str, str]:
+    return policy, f"{policy}/{names.BY_CLAIM}"

@@ -139,7 +139,7 @@ class Watchers:
             for before in shown:
                 if (before.get("type"), before.get("status")) == (WATCHERS_READY, "False"):
                     return before["status"], before["reason"], before["message"]
-        made, where = self._sets.name_of(name), self._sets.namespace
+        made, where = " ".join(self._sets.names_of(name)), self._sets.namespace
         described = f"kubectl describe daemonset {made} -n {where}"
         refused = {node: why for node, why in self._refused(name).items() if node in bad}
         return watchers_ready(counts, bad, self._sets.trouble(name), refused=refused, described=described)
@@ -244,11 +244,11 @@ class Watchers:
     def _look_at(self, name: str) -> Seen | None:
         node = self._cache.nodes.get(name)
         policy = self._cache.policy_of(node) if node is not None else None
-        if node is None or policy is None or not policy.watches:
+        if node is None or policy is None or not self._sets.reaches(policy, node):
             return None
         if not is_expected(node):
             return Seen(policy=policy.name, look=not_expected(node))
-        pods = self._sets.pods.of_set(name, self._sets.known.get(policy.name))
+        pods = self._sets.pods.of_set(name, self._sets.of_node(policy, node))
         unjudged = self._unjudged(node)
         of_pods = look(pods, trusted=self._sets.trusted, now=self._clock(), unjudged=unjudged)
         return Seen(policy=policy.name, look=of_pods)

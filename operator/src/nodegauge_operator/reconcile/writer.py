@@ -14,14 +14,17 @@ from nodegauge_operator.api.report import Report, ReportStatus
 from nodegauge_operator.core import actions, planner
 from nodegauge_operator.core.budget import is_gated
 from nodegauge_operator.core.context import Snapshot
+from nodegauge_operator.core.device_gates import taken
+from nodegauge_operator.core.device_rule import DeviceRule
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.pod_outcome import CREATE_REFUSED
 from nodegauge_operator.core.probes.registry import KINDS
-from nodegauge_operator.kube import events, histories, nodes, pods, readings, reports
+from nodegauge_operator.kube import device_rules, events, histories, nodes, pods, readings, reports
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Conflict, Forbidden, NotFound, Refused, Unavailable, WebhookFailed
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.cache import Cache, expect_no_older, version_of
+from nodegauge_operator.reconcile.device_budget import DeviceBudget
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 
 
@@ -35,6 +38,7 @@ class Writer(Struct, kw_only=True):
     client: Client
     cache: Cache
     gate_budget: GateBudget
+    device_budget: DeviceBudget
     metrics: Metrics
     namespace: str
     instance: str
@@ -71,6 +75,11 @@ class Writer(Struct, kw_only=True):
                 await self._patch_report(report, status)
             case actions.PatchNode():
                 await self._patch_node(step)
+            case actions.PutDeviceRule():
+                await self._put_rule(step)
+            case actions.DeleteDeviceRule(rule):
+                await device_rules.delete(self.client, rule, api=self.cache.rules_api)
+                self.cache.drop_rule(rule)
             case actions.SetCondition(node, condition):
                 self.cache.put_node(await nodes.patch_condition(self.client, node, condition))
             case actions.PostEvent(node, change):
@@ -96,8 +105,8 @@ class Writer(Struct, kw_only=True):
     async def _patch_node(self, step: actions.PatchNode) -> None:
         """Write labels and taints; a new taint for a fault reserves a slot first, until the report holds
         it."""
-        name, before = step.node.name, {taint.key for taint in step.node.taints}
-        new = {taint.key for taint in step.taints or ()} - before
+        name, before = step.node.name, {taint.own for taint in step.node.taints}
+        new = {taint.own for taint in step.taints or ()} - before
         gates = not new.isdisjoint(names.TAINTS_OF_FAULTS)
         if gates and not self.gate_budget.reserve(name):
             raise NoSlot(f"node {name} would be gated without a slot in the budget")
@@ -113,11 +122,20 @@ class Writer(Struct, kw_only=True):
         if gates:
             self.gate_budget.unanswered(name)  # by the report, which comes next unless the policy goes
 
+    async def _put_rule(self, step: actions.PutDeviceRule) -> None:
+        """Write a rule; one that gates its device reserves a slot first, until the report holds it."""
+        if step.rule.taint[2] != "None" and not self.device_budget.reserve(step.node.name, step.devices):
+            raise NoSlot(f"a device of node {step.node.name} would be gated without a slot in the budget")
+        self.cache.put_rule(await device_rules.put(self.client, step.rule, api=self.cache.rules_api))
+
     async def _patch_report(self, report: Report, status: ReportStatus) -> None:
-        """Write the status; one that gates the node reserves a slot first."""
+        """Write the status; one that gates the node or devices reserves slots first."""
+        if taken(status) and not self.device_budget.reserve(report.name, taken(status)):
+            raise NoSlot(f"report {report.name} would gate devices without slots in the budget")
         if not is_gated(replace(report, status=status)):
             self.cache.put_report(await reports.patch_status(self.client, report, status))
             self.gate_budget.confirm(report.name)
+            self.device_budget.confirm(report.name)
             return
         if not self.gate_budget.reserve(report.name):
             raise NoSlot(f"report {report.name} would gate its node without a slot in the budget")
@@ -130,6 +148,7 @@ class Writer(Struct, kw_only=True):
             self.gate_budget.confirm(report.name)
             raise
         self.gate_budget.confirm(report.name)
+        self.device_budget.confirm(report.name)
 
     async def _create(self, step: actions.CreatePod, snapshot: Snapshot) -> actions.Step | None:
         """Create or adopt the pod; a refusal is recorded as a run without a result, and backs off."""
@@ -156,6 +175,8 @@ class Writer(Struct, kw_only=True):
                 await self._refresh_node(node)
             case actions.PatchReport(report) | actions.DeleteReport(report):
                 await self._refresh(report.name)
+            case actions.PutDeviceRule(_, rule):
+                await self._refresh_rule(rule)
             case _:
                 pass
 
@@ -168,8 +189,19 @@ class Writer(Struct, kw_only=True):
             case actions.PatchReport(report):
                 await self._refresh(report.name)
                 return True
+            case actions.PutDeviceRule(_, rule) if rule.resource_version:
+                await self._refresh_rule(rule)
+                return True
             case _:
                 return False
+
+    async def _refresh_rule(self, rule: DeviceRule) -> None:
+        fresh = await device_rules.get(self.client, rule, api=self.cache.rules_api)
+        if fresh is not None:
+            self.cache.put_rule(fresh)
+        for known in self.cache.rules_of(rule.node):
+            if known.name == rule.name and (fresh is None or fresh.uid != known.uid):
+                self.cache.drop_rule(known)
 
     async def _refresh_node(self, node: NodeView) -> None:
         before = version_of(node.resource_version)

@@ -35,7 +35,7 @@ from nodegauge_operator.core.days import noted
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probe_status import Reading
-from nodegauge_operator.core.probes import bmc, watch
+from nodegauge_operator.core.probes import bmc, node_class, watch
 from nodegauge_operator.core.probes.health_labels import LABELS
 from nodegauge_operator.core.probes.kind import (
     AT_ONCE,
@@ -153,7 +153,7 @@ class HealthKind(ProbeKind):
             history=History.decode(status.probe[self.name].history),
             node=NodeFacts.from_node(
                 labels=node.labels,
-                capacity={names.GPU_RESOURCE: node.gpu_capacity},
+                capacity={names.GPU_RESOURCE: node.gpus_counted},
                 expected_gpus=context.policy.spec.expected_gpus or None,
                 power=context.policy.spec.power_inventory,
                 xids=tuple(xid_rule.rule() for xid_rule in context.policy.spec.xids),
@@ -167,7 +167,7 @@ class HealthKind(ProbeKind):
             read_at=ended_at,
         )
         if judgement.readable:
-            return _after_reading(context, ended, judgement)
+            return node_class.after_health(context, _after_reading(context, ended, judgement))
         end = RunEnd(outcome=Outcome.UNKNOWN, reason="NotReadable", message=_why_unread(judgement))
         return _after_failure(context, replace(ended, end=end), judgement)
 

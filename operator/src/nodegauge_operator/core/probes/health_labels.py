@@ -7,6 +7,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import ReportStatus, whole
 from nodegauge_operator.core import gates, verdicts
 from nodegauge_operator.core.context import BEST_FIRST, HEALTH, Context
+from nodegauge_operator.core.driver_access import DriverAccess
 from nodegauge_operator.core.label import Label, interconnect_stands
 
 MOST_GBPS = 1_000_000
@@ -52,6 +53,10 @@ def _validated_at(context: Context, status: ReportStatus) -> str:
     before = whole(status.desired.labels.get(names.LABEL_VALIDATED_AT, ""))
     recent = before is not None and 0 <= read_at - before <= context.stale_seconds_of(HEALTH) * REWRITE_SHARE
     return str(before if recent else read_at)
+
+
+def _driver_access(context: Context, status: ReportStatus) -> str:
+    return names.BY_CLAIM if context.access is DriverAccess.DRA else ""
 
 
 LABELS = (
@@ -113,5 +118,12 @@ LABELS = (
             "it is older than half of the staleness limit."
         ),
         value=_validated_at,
+    ),
+    Label(
+        key=names.LABEL_DRIVER_ACCESS,
+        values=names.BY_CLAIM,
+        meaning="Pods of probes reach the GPU driver here by claims of dynamic resource allocation; the "
+        "watch container finds the node by this label. Absent where NVIDIA's runtime brings the driver in.",
+        value=_driver_access,
     ),
 )

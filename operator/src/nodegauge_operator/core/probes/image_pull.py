@@ -12,6 +12,7 @@ from nodegauge_operator.api.policy import Limits, Policy, seconds
 from nodegauge_operator.api.report import NEVER, Outcome, ReportStatus
 from nodegauge_operator.core import probe_status
 from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.driver_access import Needs
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probe_status import Reading
@@ -36,6 +37,7 @@ class PullKind(ProbeKind):
     title = "NCCL image"
     reads = False
     announces_verdict = False
+    needs = Needs.NOTHING
 
     def asked_for(self, context: Context) -> bool:
         return NCCL.asked_for(context)

@@ -20,6 +20,7 @@ from nodegauge_operator.api.policy import Budget, Limits, Policy
 from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Run, unstamp
 from nodegauge_operator.core import pod_outcome
 from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.driver_access import Needs
 from nodegauge_operator.core.gpu_eligibility import PASSING, Hindrance
 from nodegauge_operator.core.label import Label
 from nodegauge_operator.core.model import PodView
@@ -152,6 +153,11 @@ class ProbeKind(Kind):
     """Its pod holds no GPU, opens no NVML and may take half an hour."""
     ignores_background = False
     """It does not wait for a background pod to end."""
+
+    @property
+    def needs(self) -> Needs:
+        """What its pod needs of the GPUs."""
+        return Needs.GPUS if self.holds_gpus else Needs.DRIVER
 
     @abstractmethod
     def deadline(self, policy: Policy) -> float:

@@ -22,7 +22,7 @@ from nodegauge_operator.api.report import NEVER, ProbeStatus, ReportStatus
 from nodegauge_operator.core import gates, gpu_eligibility, probe_status
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.days import noted
-from nodegauge_operator.core.probes import kind, nccl_status, whole_node
+from nodegauge_operator.core.probes import kind, nccl_status, node_class, whole_node
 from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.whole_node import WholeNodeKind, runs_in_vain, unreadable
 
@@ -46,7 +46,7 @@ class NcclKind(WholeNodeKind):
     title = "NCCL probe"
     fewest_gpus = 2
     rules = NCCL_RULES
-    labels = nccl_status.LABELS
+    labels = (*node_class.LABELS, *nccl_status.LABELS)
 
     @staticmethod
     def peer_value(status: ReportStatus) -> tuple[str, float] | None:
@@ -140,7 +140,7 @@ class NcclKind(WholeNodeKind):
                 status.gates, judgement, policy=numbers, now=context.now, probe=names.PROBE_NCCL
             ),
         )
-        return self._with_agreement(context.after(after))
+        return node_class.after_nccl(context, self._with_agreement(context.after(after)))
 
     def at_look(self, context: Context) -> ReportStatus:
         """The last measurement as the policy grades it now, and what it says of the interconnect."""
@@ -173,9 +173,10 @@ def _wait_after_reading(context: Context, probe: ProbeStatus) -> float:
     waits = [policy.interval_of(names.PROBE_NCCL)]
     if status.bandwidth.again or not gpu_eligibility.same_hardware(status.bandwidth.hardware, status.gpus):
         waits.append(recheck)
-    if status.bandwidth.gpus < status.bandwidth.of <= gpu_eligibility.allocatable(context.node):
+    offered = gpu_eligibility.allocatable(context.node, context.access)
+    if status.bandwidth.gpus < status.bandwidth.of <= offered:
         waits.append(recheck * kind.doubled(probe.streak))  # the missing GPUs are back
-    if _cleared_by_grading(status, probe):
+    if _cleared_by_grading(status, probe) or 0 < status.node_class.runs < policy.spec.hysteresis.enter_runs:
         waits.append(recheck)
     leave = policy.spec.hysteresis.leave_runs
     in_vain = runs_in_vain(status.gates, probe=names.PROBE_NCCL, leave=leave)

@@ -22,8 +22,9 @@ from nodegauge_judge.nccl.judge import regrade
 from nodegauge_judge.nccl.measurement import Agreement, NcclJudgement
 from nodegauge_judge.peers import no_peers
 from nodegauge_operator import names
+from nodegauge_operator.api.bandwidth_status import BandwidthStatus
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import BandwidthStatus, ReportStatus, whole
+from nodegauge_operator.api.report import ReportStatus, whole
 from nodegauge_operator.core import gates, probe_status
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.gpu_eligibility import Hindrance
@@ -176,7 +177,7 @@ def _grading(encoded: bytes) -> Grading:
 
 
 def facts(node: NodeView) -> NodeFacts:
-    return NodeFacts.from_node(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity})
+    return NodeFacts.from_node(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpus_counted})
 
 
 def reading_of(judgement: NcclJudgement) -> Reading:

@@ -15,6 +15,7 @@ from msgspec import to_builtins
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, seconds
 from nodegauge_operator.core.context import Context, NextRun
+from nodegauge_operator.core.driver_access import with_access
 from nodegauge_operator.core.model import ProbeDefaults
 from nodegauge_operator.core.probes.kind import ProbeKind
 
@@ -33,6 +34,7 @@ TOKEN_VARIABLE = {"name": "NODEGAUGE_TOKEN_FOLDER", "value": TOKEN_FOLDER}
 def probe_pod(context: Context, kind: ProbeKind, run: NextRun) -> dict[str, Any]:
     """The manifest of one run, with the same name for every try of the same run."""
     spec = skeleton(context.policy, context.defaults) | _once(context, kind) | kind.pod_spec(context, run.id)
+    spec = with_access(spec, context.access, context.defaults, needs=kind.needs)
     spec["volumes"] = [*spec.get("volumes", ()), token_volume()]
     return {
         "apiVersion": "v1",
@@ -168,7 +170,7 @@ def _tolerations(policy: Policy, defaults: ProbeDefaults) -> list[dict[str, Any]
     configured = configured_tolerations(policy, defaults)
     if not configured:
         return [{"operator": "Exists"}]
-    return configured + [{"key": key, "operator": "Exists"} for key in names.NODE_TAINTS]
+    return configured + [{"key": key, "operator": "Exists"} for key in policy.spec.taints.keys.tolerated]
 
 
 def _metadata(context: Context, kind: ProbeKind, run: NextRun) -> dict[str, Any]:

@@ -13,12 +13,13 @@ import msgspec
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Policy, seconds
+from nodegauge_operator.api.policy import Mode, Policy, seconds
 from nodegauge_operator.api.probe_settings import HealthMode
 from nodegauge_operator.api.report import NEVER, Run, stamp
 from nodegauge_operator.api.selector import Selector
 from nodegauge_operator.core import pod_outcome
 from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.driver_access import DriverAccess, Needs, with_access
 from nodegauge_operator.core.model import ProbeDefaults
 from nodegauge_operator.core.probes import feed
 from nodegauge_operator.core.probes.kind import EndedRun
@@ -116,19 +117,32 @@ def by_pods(policy: Policy) -> Policy:
     return replace(policy, spec=replace(spec, probes=probes))
 
 
+def reaches(policy: Policy, access: DriverAccess) -> bool:
+    """Whether a DaemonSet can keep a container on such nodes of the policy: it finds those with DRA alone by
+    a label, which mode Observe does not set."""
+    return policy.watches and not (access is DriverAccess.DRA and policy.spec.mode is Mode.OBSERVE)
+
+
 def image(policy: Policy, defaults: ProbeDefaults) -> str:
     """The probe image, as the policy or the installation names it."""
     return policy.spec.pod_template.image or defaults.image
 
 
-def daemon_set(policy: Policy, defaults: ProbeDefaults, *, trusted: str = "") -> dict[str, Any]:
+def daemon_set(
+    policy: Policy,
+    defaults: ProbeDefaults,
+    *,
+    trusted: str = "",
+    access: DriverAccess = DriverAccess.RUNTIME,
+) -> dict[str, Any]:
     """The DaemonSet that keeps a watch container on each node of the policy; `trusted`: the admission policy
-    under which its readings count.
+    under which its readings count; `access`: how its pods reach the driver, and so the nodes that it is for.
 
     It leaves nodes where the GPU Operator changes the driver or the MIG layout: an open NVML client would be
     in its way.
     """
-    name = names.watch_set_name(instance=defaults.instance, policy=policy.name)
+    by_claim = access is DriverAccess.DRA
+    name = names.watch_set_name(instance=defaults.instance, policy=policy.name, by_claim=by_claim)
     marks = {
         "app.kubernetes.io/name": "nodegauge-probe",
         "app.kubernetes.io/instance": defaults.instance,
@@ -158,13 +172,13 @@ def daemon_set(policy: Policy, defaults: ProbeDefaults, *, trusted: str = "") ->
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": ROLLED_AT_ONCE}},
             "template": {
                 "metadata": {"labels": labels | marks, "annotations": annotations},
-                "spec": _pod_spec(policy, defaults),
+                "spec": _pod_spec(policy, defaults, access),
             },
         },
     }
 
 
-def _pod_spec(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
+def _pod_spec(policy: Policy, defaults: ProbeDefaults, access: DriverAccess) -> dict[str, Any]:
     template, health = policy.spec.pod_template, policy.spec.probes.health
     body = probe_container(policy, defaults)
     body |= {
@@ -193,7 +207,7 @@ def _pod_spec(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
         "livenessProbe": _asked("alive", failures=4),
         "readinessProbe": _asked("ready", failures=1),
     }
-    required = {"nodeSelectorTerms": _terms(policy.spec.node_selector, defaults.nodes)}
+    required = {"nodeSelectorTerms": _terms(policy.spec.node_selector, defaults.nodes, access)}
     spec = skeleton(policy, defaults) | {
         "restartPolicy": "Always",
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
@@ -203,7 +217,8 @@ def _pod_spec(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
             token_volume(),
         ],
     }
-    return feed.with_windows(policy, with_kernel_log(policy, spec))
+    spec = feed.with_windows(policy, with_kernel_log(policy, spec))
+    return with_access(spec, access, defaults, needs=Needs.DRIVER)
 
 
 def _asked(file: str, *, failures: int) -> dict[str, Any]:
@@ -234,19 +249,28 @@ def _thresholds(policy: Policy) -> list[str]:
     ]
 
 
-def _terms(selector: Selector, watched: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _terms(selector: Selector, watched: list[dict[str, Any]], access: DriverAccess) -> list[dict[str, Any]]:
     """The policy's selector as node affinity, among the watched nodes and where no driver is under change.
 
-    Terms are alternatives: no label of an upgrade, or one that is done or has not begun.
+    Terms are alternatives: no label of an upgrade, or one that is done or has not begun.  Nodes with DRA
+    alone carry our label, and perhaps no label of GPU feature discovery (`NodeView.selected_by`).
     """
-    own = [{"key": k, "operator": "In", "values": [v]} for k, v in sorted(selector.match_labels.items())]
+    by_claim = access is DriverAccess.DRA
+    labels = dict(selector.match_labels)
+    if by_claim and labels.get(names.GPU_PRESENT) == "true":
+        del labels[names.GPU_PRESENT]
+    own = [{"key": k, "operator": "In", "values": [v]} for k, v in sorted(labels.items())]
     for wanted in selector.match_expressions:
+        if by_claim and wanted.key == names.GPU_PRESENT:
+            continue
         expression = {"key": wanted.key, "operator": wanted.operator.value}
         own.append(expression | ({"values": list(wanted.values)} if wanted.values else {}))
     busy: dict[str, tuple[str, ...]] = {names.MIG_CONFIG_STATE: names.MIG_CONFIG_UNDER_WAY}
     busy |= dict.fromkeys(names.GPU_DEPLOY, names.GPU_PAUSED)
     busy |= {key: (value,) for key, value in names.OTHER_SYSTEMS}
     own += [{"key": key, "operator": "NotIn", "values": list(values)} for key, values in busy.items()]
+    operator = "In" if by_claim else "NotIn"
+    own.append({"key": names.LABEL_DRIVER_ACCESS, "operator": operator, "values": [names.BY_CLAIM]})
     own += watched
     no_upgrade = {"key": names.GPU_UPGRADE_STATE, "operator": "DoesNotExist"}
     still = [names.GPU_UPGRADE_DONE, names.GPU_UPGRADE_AHEAD]

@@ -1,7 +1,8 @@
 """What kinds share whose pods hold every GPU of a node: one budget, when they give way, and the pod.
 
 Such a pod asks for all GPUs that the device plugin offers, whoever holds them now.  So the scheduler only
-places it on an idle node, and preempts it as soon as a pod of higher priority wants a GPU.  The device plugin
+places it on an idle node, and preempts it as soon as a pod of higher priority wants a GPU; where it cannot,
+the run ends by itself (`core.waiting`).  The device plugin
 chooses which GPUs it sees, so the environment must not.  It never tolerates a cordon: `yielding` is too late
 for a node that is cordoned between the plan and the pod.
 """
@@ -19,6 +20,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, GateStatus, Outcome, ReportStatus
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.driver_access import DriverAccess
 from nodegauge_operator.core.gpu_eligibility import (
     Hindrance,
     Why,
@@ -43,6 +45,10 @@ KUBERNETES_TAINTS = "node.kubernetes.io/"
 """Taints by which Kubernetes closes a node for now: cordoned, not ready, short of memory."""
 
 
+NOBODY_TAKES = (
+    "DRA hands out the GPUs, and nobody could take them from a run of ours: the scheduler preempts for no "
+    "device, and the chart's value giveWay.enabled is false"
+)
 POOL = Pool(name="nccl", setting=lambda budget: budget.concurrent_nccl_probes)
 """A pull, the NCCL run that follows it, and a load run share a slot: a node is held by one of them."""
 
@@ -71,7 +77,7 @@ class WholeNodeKind(ProbeKind):
     def may_hold(self, context: Context) -> bool:
         """Whether a run may hold the node's GPUs: a health run has read them in this boot, and nothing
         hinders it."""
-        if not context.may_run or context.node.upgrade_ahead or not allocatable(context.node):
+        if not context.may_run or context.node.upgrade_ahead or not allocatable(context.node, context.access):
             return False
         health = context.status.probe[names.PROBE_HEALTH]
         if not health.read_at or health.unread or context.rebooted_since(health):
@@ -81,15 +87,18 @@ class WholeNodeKind(ProbeKind):
 
     def _hindrance(self, context: Context, *, asked: bool = False) -> Hindrance | None:
         fewest = self.fewest_gpus
-        return hindrance(context.status, context.node, probe=self.name, fewest=fewest, asked=asked)
+        if context.access is DriverAccess.DRA and not context.defaults.gives_way:
+            return Hindrance(Why.DRA, NOBODY_TAKES)
+        status, node, access = context.status, context.node, context.access
+        return hindrance(status, node, probe=self.name, fewest=fewest, asked=asked, access=access)
 
     def ending(self, pod: PodView, context: Context) -> RunEnd | None:
-        """A run gives way where the node is wanted for something else, or did so already: whoever drained the
-        node may have ended it."""
+        """A run gives way where the node or its GPUs are wanted for something else, or did so already:
+        whoever drained the node may have ended it."""
         end = super().ending(pod, context)
         if end is not None and end.outcome is not Outcome.UNKNOWN:
             return end
-        return yielding(context.node) or end
+        return yielding(context.node) or _left_to(context.ends_for.get(pod.uid, "")) or end
 
 
 def yielding(node: NodeView) -> RunEnd | None:
@@ -106,6 +115,14 @@ def yielding(node: NodeView) -> RunEnd | None:
     else:
         return None
     return RunEnd(outcome=Outcome.SKIPPED, reason=reason, message=text)
+
+
+def _left_to(waiting: str) -> RunEnd | None:
+    """The end of a run whose GPUs this pod waits for; None for none."""
+    if not waiting:
+        return None
+    text = f"pod {waiting} waits for GPUs that the run held, and the scheduler could not take them"
+    return RunEnd(outcome=Outcome.SKIPPED, reason="Preempted", message=text)
 
 
 def unreadable(judgement: LoadJudgement | NcclJudgement) -> RunEnd:
@@ -135,7 +152,8 @@ def pod_parts(
     shm_gib: int = 0,
 ) -> dict[str, Any]:
     """The parts of the pod spec of a kind that holds all GPUs; `shm_gib`: GiB at /dev/shm."""
-    node, gpus = context.node, allocatable(context.node)
+    gpus = allocatable(context.node, context.access)
+    offered = "" if context.access is DriverAccess.DRA else context.node.gpu_capacity
     body = container(context, run)
     volumes = [{"name": "tmp", "emptyDir": {"sizeLimit": TMP}}]
     mounts = [*body["volumeMounts"], {"name": "tmp", "mountPath": "/tmp"}]
@@ -148,7 +166,7 @@ def pod_parts(
         "args": args,
         "env": [
             *body["env"],
-            {"name": "NODEGAUGE_GPUS", "value": node.gpu_capacity or str(gpus)},
+            {"name": "NODEGAUGE_GPUS", "value": offered or str(gpus)},
             {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
         ],
         "resources": _resources(context, gpus, shm_gib=shm_gib),
@@ -194,7 +212,10 @@ def tolerations(context: Context) -> list[dict[str, Any]]:
             {"key": taint.key, "operator": "Exists"}
             for taint in context.node.taints
             if not taint.key.startswith(KUBERNETES_TAINTS)
-            and taint.key not in names.NODE_TAINTS
+            and not taint.own
             and taint.key not in names.TAINTS_OF_NODES_BEING_REMOVED
         ]
-    return foreign + [{"key": key, "operator": "Exists"} for key in names.NODE_TAINTS]
+    # an earlier key too, which the node carries until its patch
+    earlier = [taint.key for taint in context.node.taints if taint.own]
+    ours = dict.fromkeys([*context.policy.spec.taints.keys.tolerated, *earlier])
+    return foreign + [{"key": key, "operator": "Exists"} for key in ours]

@@ -1,4 +1,4 @@
-module nodegauge.dev/testbed/k8s
+module nodegauge.dev/testbed/kubernetes-1.36
 
 go 1.26.0
 

@@ -1,0 +1,100 @@
+"""A real Kueue beside a control plane, as one process: its controllers and its scheduler, without its
+webhooks, which the API server could not reach by a Service: whoever creates a Job suspends it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import trustme
+import yaml
+
+from testbed.binaries import KEPT, build_kueue
+from testbed.controlplane import ControlPlane
+from testbed.errors import ApiError
+from testbed.loopback import LOOPBACK, reserve_port
+from testbed.processes import Process, Running
+from testbed.wait import wait_for
+
+NAMESPACE, SERVICE, SECRET = "kueue-system", "kueue-webhook-service", "kueue-webhook-server-cert"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+API = "/apis/kueue.x-k8s.io/v1beta2"
+CONVERSION = {
+    "strategy": "Webhook",
+    "webhook": {
+        "clientConfig": {"service": {"namespace": NAMESPACE, "name": SERVICE, "path": "/convert"}},
+        "conversionReviewVersions": ["v1"],
+    },
+}
+"""Kueue waits until it has put its certificate there; with one version nothing is ever converted."""
+CONVERTED = ("localqueues", "clusterqueues", "workloads", "cohorts", "multikueueclusters")
+
+
+class Kueue(Running):
+    def __init__(self, plane: ControlPlane, directory: Path) -> None:
+        self._plane, self._directory, self._rest = plane, directory, plane.rest()
+        self.log = directory / "kueue.log"
+        self._process: Process | None = None
+
+    def start(self) -> None:
+        """Return when it has read a ClusterQueue."""
+        program = build_kueue()
+        for file in sorted((program.parent / KEPT).glob("*.yaml")):
+            self._rest.create(CRDS, _stored_alone(yaml.safe_load(file.read_text("utf-8"))))
+        self._rest.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        self._rest.create(f"/api/v1/namespaces/{NAMESPACE}/secrets", {"metadata": {"name": SECRET}})
+        environ = {"KUBECONFIG": str(self._plane.kubeconfig), "PATH": ""}
+        command: list[str | Path] = [program, f"--config={self._config()}", "--zap-log-level=2"]
+        self._process = Process("kueue", command, log=self.log, environ=environ, cwd=self._directory)
+        self._process.start()
+        self._rest_when_served("resourceflavors")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop(grace=30.0)
+
+    def _config(self) -> Path:
+        certificates = self._directory / "certificates"
+        certificates.mkdir(parents=True)
+        own = trustme.CA().issue_cert(LOOPBACK)
+        own.private_key_pem.write_to_path(certificates / "tls.key")
+        for blob in own.cert_chain_pems:
+            blob.write_to_path(certificates / "tls.crt", append=True)
+        body: dict[str, Any] = {
+            "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+            "kind": "Configuration",
+            "namespace": NAMESPACE,
+            "health": {"healthProbeBindAddress": f"{LOOPBACK}:{reserve_port()}"},
+            "metrics": {"bindAddress": "0"},
+            "webhook": {"host": LOOPBACK, "port": reserve_port(), "certDir": str(certificates)},
+            "leaderElection": {"leaderElect": False},
+            "clientConnection": {"qps": 1000, "burst": 1000},
+            "integrations": {"frameworks": ["batch/job"]},
+            "featureGates": {"VisibilityOnDemand": False, "MultiKueue": False},
+            "internalCertManagement": {
+                "enable": True,
+                "webhookServiceName": SERVICE,
+                "webhookSecretName": SECRET,
+            },
+        }
+        path = self._directory / "kueue.json"
+        path.write_text(json.dumps(body))
+        return path
+
+    def _rest_when_served(self, plural: str) -> None:
+        def served() -> bool:
+            try:
+                self._rest.get(f"{API}/{plural}")
+            except ApiError:
+                return False
+            return True
+
+        wait_for(served, what=f"{plural} of Kueue served")
+
+
+def _stored_alone(crd: dict[str, Any]) -> dict[str, Any]:
+    """The CRD with the version that is stored."""
+    spec = crd["spec"]
+    spec["versions"] = [version for version in spec["versions"] if version["storage"]]
+    if spec["names"]["plural"] in CONVERTED:
+        spec["conversion"] = CONVERSION
+    return crd
