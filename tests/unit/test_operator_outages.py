@@ -122,10 +122,16 @@ class ApiServer:
             case ["apis"]:
                 group = {"name": names.GROUP, "versions": [versions], "preferredVersion": versions}
                 apps = {"groupVersion": "apps/v1", "version": "v1"}
-                groups = [{"name": "apps", "versions": [apps], "preferredVersion": apps}]
+                dra = {"groupVersion": names.DRA_API, "version": "v1"}
+                groups = [
+                    {"name": name, "versions": [one], "preferredVersion": one}
+                    for name, one in (("apps", apps), ("resource.k8s.io", dra))
+                ]
                 body = {"groups": groups + ([group] if self.crds else [])}
             case ["apis", "apps", "v1"]:
                 body = resources(["daemonsets"])
+            case ["apis", "resource.k8s.io", "v1"]:
+                body = resources([names.SLICE_PLURAL])
             case ["apis", "coordination.k8s.io", *_]:
                 spec = {"holderIdentity": SETTINGS.probe.installation}
                 body = {"metadata": {"resourceVersion": "1"}, "spec": spec}
@@ -210,7 +216,7 @@ class Operator:
         """A node that registers now is seen through the watch."""
         self._count += 1
         name = f"node-{self._count}"
-        await self.until(lambda: len(self.server._watches) >= 6, "watched")
+        await self.until(lambda: len(self.server._watches) >= 7, "watched")
         self.server.add_node(name)
         await self.until(lambda: name in self.sweep.cache.nodes, f"saw {name}")
 
