@@ -168,7 +168,7 @@ def test_they_come_with_an_upgrade_and_go_with_a_rollback_and_an_uninstall(clust
     assert admission(rest) == ALWAYS
     cluster.upgrade(WITH)
     there = admission(rest)
-    assert (len(there), there >= ALWAYS) == (10, True)
+    assert (len(there), there >= ALWAYS) == (13, True)
     where = ("two", str(CHART), "--namespace", "second", "--create-namespace", "--no-hooks")
     for values in (SECOND, SECOND | WITHOUT):
         with pytest.raises(
@@ -191,7 +191,7 @@ def test_names_follow_the_release(helm: Helm) -> None:
     accounts = {f"system:serviceaccount:{one['namespace']}:{one['name']}" for one in metadata}
     texts = "".join(str(o["spec"]) for o in of_kind(objects, "ValidatingAdmissionPolicy"))
     users = set(re.findall(r"system:serviceaccount:[\w-]+:[\w-]+", texts))
-    controllers = ("daemon-set-controller", "generic-garbage-collector")
+    controllers = ("daemon-set-controller", "generic-garbage-collector", "resource-claim-controller")
     users -= {f"system:serviceaccount:kube-system:{controller}" for controller in controllers}
     ends = ("", "-cleanup", "-bmc", "-probe")
     assert {f"system:serviceaccount:elsewhere:gauge{end}" for end in ends} == users
@@ -204,6 +204,7 @@ PATCH = ["kubectl", "patch", "nodereport"]
 APPLY = ["kubectl", "apply", "-f"]
 SCALE = ["kubectl", "scale", "deployment", "nodegauge"]
 ANNOTATE = ["kubectl", "annotate", "node"]
+LABEL = ["kubectl", "label", "namespace"]
 RESTART = ["kubectl", "rollout", "restart"]
 UPGRADE = ["helm", "upgrade", "nodegauge", "charts/nodegauge", "--namespace", "nodegauge"]
 WRITES = re.compile(r"^ *(helm upgrade|kubectl (apply|annotate|edit|label|patch|replace|scale|set|rollout)) ")
@@ -241,6 +242,10 @@ def perform(cluster: Helm, rest: Rest, command: list[str]) -> None:
         crd = yaml.safe_load((ROOT / command[3]).read_text("utf-8"))
         name = crd["metadata"]["name"]
         rest.patch(f"{CRDS}/{name}?fieldManager=kubectl-client-side-apply", {"spec": crd["spec"]})
+    elif command[:3] == LABEL:
+        key, _, value = command[4].partition("=")
+        namespace = f"/api/v1/namespaces/{NAMESPACE}?fieldManager=kubectl-label"
+        rest.patch(namespace, {"metadata": {"labels": {key: value}}})
     else:
         assert command[:3] in (PATCH, ANNOTATE) or command[:3] == ["kubectl", "edit", "gvp"], (
             f"not known to this test: {command}"
