@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e import nccl, scenario, watch
-from e2e.cluster import HEALTHY, NAMESPACE, PREFIX, Cluster, Object, terminated
+from e2e.cluster import HEALTHY, NAMESPACE, PREFIX, WORKLOADS, Cluster, Object, terminated
 from e2e.node import CDI, FLAGS
 from e2e.scenario import CLAIMS, GPUS, RESTRICTED
 from testbed import watching
@@ -104,17 +104,19 @@ def jobs_share_with_admins(cluster: Cluster) -> None:
 
 
 def runs_by_claims(cluster: Cluster) -> None:
-    """Every probe of the installed chart has the driver by a claim alone; nobody else gets one of its claims,
-    and nothing of it stays."""
+    """Every probe of the installed chart has the driver by a claim alone, although its values name a runtime
+    class; a job gets the GPUs; nobody else gets one of its claims, and nothing of it stays."""
     cluster.make_namespace(NAMESPACE, labels=RESTRICTED | ADMIN)
-    values = scenario.values()
-    del values["probe"]["runtimeClassName"]
+    cluster.make_namespace(WORKLOADS)
+    cluster.api.create(_claims("templates", namespace=WORKLOADS), _template(EXCLUSIVE))  # a job's own
     cluster.all_gpus = EXCLUSIVE
     with watching.pods(cluster.plane, namespace=NAMESPACE, selector=nccl.PROBE) as seen:
-        scenario.helm(cluster, "install", values)
+        scenario.helm(cluster, "install", scenario.values())
         scenario.labels_appear(cluster)
         cluster.must_be(cluster.labels()[f"{PREFIX}driver-access"], "dra", what="the way to the driver")
         nccl.measures(cluster)
+        nccl.gives_way(cluster)
+        cluster.delete_pod(nccl.JOB)
         nccl.loads(cluster)
         watch.set_mode(cluster, "Watch")
         watch.judged(cluster, after=set())
@@ -134,7 +136,8 @@ def runs_by_claims(cluster: Cluster) -> None:
 def _others_are_refused(cluster: Cluster) -> None:
     """Nobody else shares GPUs with their holders, in the namespace that allows it."""
     template = _template("mine", adminAccess=True)
-    [used] = cluster.api.get(_claims(namespace=NAMESPACE))["items"]
+    [pod] = watch.pods(cluster)
+    used = pod["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
     pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
     tried = (
         (_claims("templates", namespace=NAMESPACE), template, "only nodegauge's templates share devices"),
@@ -144,7 +147,7 @@ def _others_are_refused(cluster: Cluster) -> None:
             "only nodegauge's templates share devices",
         ),
         (pods, _pod("mine", SAYS, resourceClaimTemplateName=SHARED), "only probe pods have claims"),
-        (pods, _pod("mine", SAYS, resourceClaimName=used["metadata"]["name"]), "only probe pods have claims"),
+        (pods, _pod("mine", SAYS, resourceClaimName=used), "only probe pods have claims"),
     )
     for path, body, refusal in tried:
         try:
@@ -154,7 +157,7 @@ def _others_are_refused(cluster: Cluster) -> None:
                 raise
         else:
             raise TestbedError(f"{path} took {body}")
-    cluster.say(f"refused to others: {len(tried)} ways to {used['metadata']['name']} and its like")
+    cluster.say(f"refused to others: {used}, its template, and claims and templates like them")
 
 
 def _template(name: str, **more: object) -> Object:

@@ -145,16 +145,19 @@ def loads(cluster: Cluster) -> None:
 
 
 def _job(cluster: Cluster) -> Object:
+    by_claim = {"name": "gpus", "resourceClaimTemplateName": cluster.all_gpus}
+    claims = [] if cluster.all_gpus.startswith(GPU) else [by_claim]
     return {
         "nodeSelector": {"kubernetes.io/hostname": cluster.node.name},
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 0,
+        "resourceClaims": claims,
         "containers": [
             {
                 "name": "main",
                 "image": "localhost/nodegauge/probe:0.1.0",
                 "command": ["python", "-c", "import time; time.sleep(3600)"],
-                "resources": {"limits": {GPU: str(GPUS)}},
+                "resources": {"claims": [{"name": "gpus"}]} if claims else {"limits": {GPU: str(GPUS)}},
             }
         ],
     }
