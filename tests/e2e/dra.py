@@ -116,13 +116,13 @@ def runs_by_claims(cluster: Cluster) -> None:
         cluster.must_be(cluster.labels()[f"{PREFIX}driver-access"], "dra", what="the way to the driver")
         nccl.measures(cluster)
         nccl.gives_way(cluster)
+        cluster.policy(probes={"nccl": {"enabled": False}})  # it would come back first
         cluster.delete_pod(nccl.JOB)
         nccl.loads(cluster)
         watch.set_mode(cluster, "Watch")
         watch.judged(cluster, after=set())
         cluster.must_be(HEALTHY.items() - cluster.labels().items(), set(), what="labels that are missing")
         _others_are_refused(cluster)
-        watch.set_mode(cluster, "Periodic")
     bodies = [event.body for event in seen]
     taken = {(pod["metadata"]["labels"][nccl.PROBE], nccl.taken(pod)) for pod in bodies}
     cluster.must_be(taken, set(TAKEN.items()), what="by what each probe's pods take GPUs")
@@ -140,12 +140,8 @@ def _others_are_refused(cluster: Cluster) -> None:
     used = pod["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
     pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
     tried = (
-        (_claims("templates", namespace=NAMESPACE), template, "only nodegauge's templates share devices"),
-        (
-            _claims(namespace=NAMESPACE),
-            template | template["spec"],
-            "only nodegauge's templates share devices",
-        ),
+        (_claims("templates", namespace=NAMESPACE), template, "only nodegauge's templates share"),
+        (_claims(namespace=NAMESPACE), template | template["spec"], "only nodegauge's templates share"),
         (pods, _pod("mine", SAYS, resourceClaimTemplateName=SHARED), "only probe pods have claims"),
         (pods, _pod("mine", SAYS, resourceClaimName=used), "only probe pods have claims"),
     )
