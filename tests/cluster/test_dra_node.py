@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from support.slice import NAMESPACE, Slice
 from testbed.cluster import Testbed
 from testbed.controlplane import ControlPlane
 from testbed.nodes import Offer
@@ -16,15 +17,18 @@ pytestmark = pytest.mark.cluster
 
 NODE = "gpu-dra"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
+ADMIN = {"resource.kubernetes.io/admin-access": "true"}
 SAYS = "import os; print('driver', bool(os.environ.get('NODEGAUGE_SIM_HARDWARE')))"
 
 
 @pytest.fixture
 def testbed(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Testbed]:
     with Testbed(tmp_path, control_plane=control_plane) as testbed:
+        testbed.nodes.add({"system-1": None})
         testbed.nodes.add({NODE: "h100-sxm-8"}, offers=Offer.DRA)
         yield testbed
-        testbed.nodes.remove(NODE)
+        for name in (NODE, "system-1"):
+            testbed.nodes.remove(name)
 
 
 def request(name: str, **more: Any) -> dict[str, Any]:
@@ -55,8 +59,7 @@ def message_of(testbed: Testbed, api: Rest, namespace: str, template: str = "") 
 
 
 def test_only_a_claim_brings_the_driver(testbed: Testbed, api: Rest, namespace: str) -> None:
-    label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
-    api.patch(f"/api/v1/namespaces/{namespace}", label)
+    api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": ADMIN}})
     templates = CLAIMS.format(namespace).replace("claims", "claimtemplates")
     for body in (request("admin", adminAccess=True), request("all")):
         api.create(templates, body)
@@ -66,3 +69,14 @@ def test_only_a_claim_brings_the_driver(testbed: Testbed, api: Rest, namespace: 
     seen = {name: message_of(testbed, api, namespace, name) for name in ("admin", "all", "")}
     assert seen == {"admin": "driver True", "all": "driver True", "": "driver False"}
     wait_for(lambda: not api.get(CLAIMS.format(namespace))["items"], what="the claims to go with their pods")
+
+
+def test_the_chart_reads_a_node_with_dra_alone(testbed: Testbed, api: Rest) -> None:
+    """With its admission policies, by which the scheduler must still get along with its claims."""
+    api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": ADMIN}})
+    installed = Slice(testbed)
+    installed.nodes = [NODE]
+    with installed.released() as cluster:
+        cluster.ready()
+        labels = api.get(f"/api/v1/nodes/{NODE}")["metadata"]["labels"]
+        assert (labels["nodegauge.dev/health"], labels["nodegauge.dev/driver-access"]) == ("pass", "dra")

@@ -89,6 +89,8 @@ class Cluster(Progress):
         self.directory = directory
         self.plane, self.node, self.hardware = plane, node, hardware
         self.asked = datetime.now(UTC)
+        self.all_gpus = "nvidia.com/gpu: 8"
+        """What a pod that holds all GPUs asks for: this, or by DRA the template of its claim."""
 
     @property
     def api(self) -> Rest:

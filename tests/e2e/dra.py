@@ -5,13 +5,20 @@ import json
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import Cluster, Object, terminated
+from e2e import nccl, scenario, watch
+from e2e.cluster import HEALTHY, NAMESPACE, PREFIX, WORKLOADS, Cluster, Object, terminated
 from e2e.node import CDI, FLAGS
-from e2e.scenario import GPUS, RESTRICTED
+from e2e.scenario import CLAIMS, GPUS, RESTRICTED
+from testbed import watching
+from testbed.errors import ApiError, TestbedError
 from testbed.hardware.dra import DEVICE_CLASS, DRIVER
 
 API = "/apis/resource.k8s.io/v1"
 ADMIN = {"resource.kubernetes.io/admin-access": "true"}
+SHARED, EXCLUSIVE = "nodegauge-gpus-admin", "nodegauge-gpus-all"
+"""Templates that the operator keeps."""
+TAKEN = {"pull": "", "health": SHARED, "watch": SHARED, "nccl": EXCLUSIVE, "load": EXCLUSIVE}
+"""Of each probe's pods, by what they take GPUs."""
 CLAIMED = "claimed"
 """Namespace of hand-made pods, restricted and with the label for admin claims."""
 SAYS = """\
@@ -96,6 +103,59 @@ def jobs_share_with_admins(cluster: Cluster) -> None:
     _await_no_claims(cluster)
 
 
+def runs_by_claims(cluster: Cluster) -> None:
+    """Every probe of the installed chart has the driver by a claim alone, although its values name a runtime
+    class; a job gets the GPUs; nobody else gets one of its claims, and nothing of it stays."""
+    cluster.make_namespace(NAMESPACE, labels=RESTRICTED | ADMIN)
+    cluster.make_namespace(WORKLOADS)
+    cluster.api.create(_claims("templates", namespace=WORKLOADS), _template(EXCLUSIVE))  # a job's own
+    cluster.all_gpus = EXCLUSIVE
+    with watching.pods(cluster.plane, namespace=NAMESPACE, selector=nccl.PROBE) as seen:
+        scenario.helm(cluster, "install", scenario.values())
+        scenario.labels_appear(cluster)
+        cluster.must_be(cluster.labels()[f"{PREFIX}driver-access"], "dra", what="the way to the driver")
+        nccl.measures(cluster)
+        nccl.gives_way(cluster)
+        cluster.policy(probes={"nccl": {"enabled": False}})  # it would come back first
+        cluster.delete_pod(nccl.JOB)
+        nccl.loads(cluster)
+        watch.set_mode(cluster, "Watch")
+        watch.judged(cluster, after=set())
+        cluster.must_be(HEALTHY.items() - cluster.labels().items(), set(), what="labels that are missing")
+        _others_are_refused(cluster)
+    bodies = [event.body for event in seen]
+    taken = {(pod["metadata"]["labels"][nccl.PROBE], nccl.taken(pod)) for pod in bodies}
+    cluster.must_be(taken, set(TAKEN.items()), what="by what each probe's pods take GPUs")
+    classes = {pod["spec"].get("runtimeClassName") for pod in bodies}
+    cluster.must_be(classes, {None}, what="runtime classes of probe pods")
+    cluster.say(f"without runtime class and nvidia.com/gpu: {taken}")
+    scenario.helm_uninstall(cluster)
+    cluster.until(lambda: not list(CDI.glob("*")), what="the claims' CDI specs to go")
+
+
+def _others_are_refused(cluster: Cluster) -> None:
+    """Nobody else shares GPUs with their holders, in the namespace that allows it."""
+    template = _template("mine", adminAccess=True)
+    [pod] = watch.pods(cluster)
+    used = pod["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    tried = (
+        (_claims("templates", namespace=NAMESPACE), template, "only nodegauge's templates share"),
+        (_claims(namespace=NAMESPACE), template | template["spec"], "only nodegauge's templates share"),
+        (pods, _pod("mine", SAYS, resourceClaimTemplateName=SHARED), "only probe pods have claims"),
+        (pods, _pod("mine", SAYS, resourceClaimName=used), "only probe pods have claims"),
+    )
+    for path, body, refusal in tried:
+        try:
+            cluster.api.create(path, body)
+        except ApiError as error:
+            if refusal not in str(error):
+                raise
+        else:
+            raise TestbedError(f"{path} took {body}")
+    cluster.say(f"refused to others: {used}, its template, and claims and templates like them")
+
+
 def _template(name: str, **more: object) -> Object:
     exactly = {"deviceClassName": DRIVER, "allocationMode": "All", **more}
     return {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": [_request(exactly)]}}}}
@@ -106,7 +166,7 @@ def _request(exactly: Object) -> Object:
 
 
 def _claims(suffix: str = "s", *, namespace: str = CLAIMED) -> str:
-    return f"{API}/namespaces/{namespace}/resourceclaim{suffix}"
+    return CLAIMS.format(namespace) + suffix
 
 
 def _devices(cluster: Cluster) -> list[Object]:
@@ -115,6 +175,12 @@ def _devices(cluster: Cluster) -> list[Object]:
 
 
 def _make(cluster: Cluster, name: str, template: str, program: str) -> None:
+    source = {"resourceClaimTemplateName": template} if template else {}
+    cluster.api.create(f"/api/v1/namespaces/{CLAIMED}/pods", _pod(name, program, **source))
+
+
+def _pod(name: str, program: str, **source: str) -> Object:
+    """With a claim from this source, or without one."""
     main: Object = {
         "name": "main",
         "image": "localhost/nodegauge/probe:0.1.0",
@@ -123,10 +189,10 @@ def _make(cluster: Cluster, name: str, template: str, program: str) -> None:
         "securityContext": HARDENED,
     }
     spec: Object = {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [main]}
-    if template:
+    if source:
         main["resources"] = {"claims": [{"name": "gpus"}]}
-        spec["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": template}]
-    cluster.make_pod(name, spec, namespace=CLAIMED)
+        spec["resourceClaims"] = [{"name": "gpus", **source}]
+    return {"metadata": {"name": name}, "spec": spec}
 
 
 def _message_of(cluster: Cluster, template: str) -> dict[str, Any]:

@@ -59,7 +59,9 @@ STAGES: tuple[Stage, ...] = (
 )
 """A new step goes where what it needs is there, in a lane of its own if it disturbs nobody."""
 DRA_BEGIN: tuple[Stage, ...] = (((control_plane,), (containerd_and_images,)), ((dra.node_with_dra,),))
-DRA_STAGES: tuple[Stage, ...] = (((dra.claims_bring_the_driver, dra.jobs_share_with_admins),),)
+DRA_STAGES: tuple[Stage, ...] = (
+    ((dra.claims_bring_the_driver, dra.jobs_share_with_admins, dra.runs_by_claims),),
+)
 """A node with DRA alone, in namespaces and with a control plane of its own, at the same time as the other."""
 
 

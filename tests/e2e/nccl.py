@@ -41,12 +41,12 @@ def measures(cluster: Cluster) -> None:
     cluster.must_be(run["outcome"], "read", what=f"the outcome of NCCL run {run['number']} ({run})")
     holding = _holding(seen)
     cluster.must_be(
-        {(one["spec"]["nodeName"], _taken(one), one["spec"]["priority"]) for one in holding},
-        {(cluster.node.name, str(GPUS), PRIORITY)},
-        what=f"node, {GPU} and priority of the NCCL probe's pod from binding to its end",
+        {(one["spec"]["nodeName"], taken(one), one["spec"]["priority"]) for one in holding},
+        {(cluster.node.name, cluster.all_gpus, PRIORITY)},
+        what="node, GPUs and priority of the NCCL probe's pod from binding to its end",
     )
     pulls = [e.body for e in seen if _is(e, "pull")]
-    cluster.must_be({"", *map(_taken, pulls)}, {""}, what=f"{GPU} of the pod that brings its image")
+    cluster.must_be({"", *map(taken, pulls)}, {""}, what="GPUs of the pod that brings its image")
     nccl = _written(cluster, "nccl", pod).nccl
     assert nccl is not None
     cluster.must_be((nccl.ranks, nccl.expected), (GPUS, GPUS), what="GPUs measured, and expected")
@@ -54,7 +54,7 @@ def measures(cluster: Cluster) -> None:
     cluster.must_be(nccl.shm_bytes, min(SHM_BYTES, int(memory) << 10), what="the size of /dev/shm")
     cluster.until(lambda: _measured(cluster), what="labels of what was measured")
     cluster.say(
-        f"the NCCL run held {GPU}: {_taken(holding[0])} with priority {PRIORITY} and a /dev/shm of"
+        f"the NCCL run held {taken(holding[0])} with priority {PRIORITY} and a /dev/shm of"
         f" {nccl.shm_bytes} bytes from {run['startedAt']} to {run['finishedAt']}: {_numbers(cluster)}"
     )
 
@@ -131,8 +131,8 @@ def loads(cluster: Cluster) -> None:
         cluster.hardware.load(0)
     pod = _ended(seen, "load")
     assert pod is not None
-    asked = pod["spec"]["containers"][0]["resources"]["requests"].get(GPU)
-    cluster.must_be((asked, pod["spec"]["priority"]), (str(GPUS), PRIORITY), what=f"{GPU}, and priority")
+    asked = (taken(pod), pod["spec"]["priority"])
+    cluster.must_be(asked, (cluster.all_gpus, PRIORITY), what="GPUs, and priority")
     load = _written(cluster, "load", pod).load
     assert load is not None
     ends = {(gpu.ended, gpu.mismatches, gpu.memory_mismatches) for gpu in load.gpus}
@@ -140,21 +140,24 @@ def loads(cluster: Cluster) -> None:
     cluster.until(lambda: cluster.last_run("load"), what="the run in the report")
     probe = cluster.probe("load")
     cluster.must_be((probe["verdict"], cluster.taints()), ("pass", []), what="verdict and taints")
-    cluster.say(f"the load run held {GPU}: {GPUS} with priority {PRIORITY}: {probe['summary']}")
+    cluster.say(f"the load run held {cluster.all_gpus} with priority {PRIORITY}: {probe['summary']}")
     cluster.policy(probes={"load": {"enabled": False}})
 
 
 def _job(cluster: Cluster) -> Object:
+    by_claim = {"name": "gpus", "resourceClaimTemplateName": cluster.all_gpus}
+    claims = [] if cluster.all_gpus.startswith(GPU) else [by_claim]
     return {
         "nodeSelector": {"kubernetes.io/hostname": cluster.node.name},
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 0,
+        "resourceClaims": claims,
         "containers": [
             {
                 "name": "main",
                 "image": "localhost/nodegauge/probe:0.1.0",
                 "command": ["python", "-c", "import time; time.sleep(3600)"],
-                "resources": {"limits": {GPU: str(GPUS)}},
+                "resources": {"claims": [{"name": "gpus"}]} if claims else {"limits": {GPU: str(GPUS)}},
             }
         ],
     }
@@ -183,9 +186,13 @@ def _written(cluster: Cluster, part: str, pod: Object | None) -> Result:
     return decode(written["reading"])
 
 
-def _taken(pod: Object) -> str:
-    result: str = pod["spec"]["containers"][0]["resources"]["requests"].get(GPU, "")
-    return result
+def taken(pod: Object) -> str:
+    """The GPUs that a pod asks for, by resource and by claim: see `Cluster.all_gpus`."""
+    [resources] = [one.get("resources", {}) for one in pod["spec"]["containers"]]
+    by_resource = [f"{GPU}: {resources['requests'][GPU]}"] if GPU in resources.get("requests", {}) else []
+    return ", ".join(
+        by_resource + [one["resourceClaimTemplateName"] for one in pod["spec"].get("resourceClaims", ())]
+    )
 
 
 def _number(cluster: Cluster) -> int:

@@ -14,6 +14,7 @@ from support.playbook import Ansible, stage
 from testbed.errors import TestbedError
 
 GPUS = 8
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaim"
 LABELS = {"nvidia.com/gpu.present": "true"}
 RELEASE = "nodegauge"
 CHART = Path(__file__).resolve().parents[2] / "charts" / "nodegauge"
@@ -196,7 +197,8 @@ def left(cluster: Cluster) -> list[str]:
     result += [f"condition {one['type']}" for one in conditions if one["type"] == "GPUValidated"]
     result += [f"{kind} {name}" for kind, name in left_behind(cluster.api, of=NAMESPACE)]
     core = f"/api/v1/namespaces/{NAMESPACE}"
-    for path in (f"{core}/pods", f"{core}/secrets", REPORTS, READINGS):
+    claims = [f"{CLAIMS.format(NAMESPACE)}{kind}" for kind in ("s", "templates")]
+    for path in (f"{core}/pods", f"{core}/secrets", *claims, REPORTS, READINGS):
         items = cluster.api.find(path).get("items", ())  # no report and no reading without its CRD
         result += [f"{path}: {one['metadata']['name']}" for one in items]
     return result

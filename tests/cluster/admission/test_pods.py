@@ -42,6 +42,14 @@ def context(**fields: Any) -> Change:
 
 KEY = {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
 ASKS = {"httpGet": {"host": "169.254.169.254", "port": 80}}
+CLAIM = {"name": "gpus"}
+OURS = [
+    CLAIM | {"resourceClaimTemplateName": "ng-gpus-admin"},
+    CLAIM | {"resourceClaimTemplateName": "ng-gpus-all"},
+    CLAIM | {"resourceClaimName": "nodegauge-health-1-gpus-x7k2p"},
+    CLAIM | {"resourceClaimName": "ng-dra-watch-a-policy-gpux7k2p"},
+]
+"""Templates of ours, and claims as Kubernetes makes them from these; a name that is cut has one dash less."""
 EMPTY = "mount only empty directories"
 OF_POD, OF_CONTAINER = "(security context of the pod)", "(security context of the container)"
 WRONG_PODS: dict[str, tuple[Change, str]] = {
@@ -69,6 +77,7 @@ WRONG_PODS: dict[str, tuple[Change, str]] = {
     ),
     "a ConfigMap": (volume({"projected": {"sources": [{"configMap": {"name": "other"}}]}}), EMPTY),
     "a Secret as environment": (container(envFrom=[{"secretRef": {"name": "s"}}]), "read no Secret"),
+    "GPUs of jobs": (spec(resourceClaims=[OURS[1]]), "only from nodegauge's own templates"),
     "a key of a Secret": (lambda p: first(p)["env"].append(KEY), "read no Secret"),
 }
 """Pods that Pod Security would take, with their refusal."""
@@ -182,6 +191,16 @@ def test_other_pods_of_the_namespace_are_left_alone(guarded: Guarded) -> None:
     body = {"metadata": {"labels": {names.POD_PROBE: "health"}}}
     assert "does not become a probe pod" in refusal(guarded.admin.patch, path, body)
     guarded.admin.delete(path, {"gracePeriodSeconds": 0})
+
+
+def test_nobody_else_has_a_claim_of_ours(guarded: Guarded) -> None:
+    """It could share GPUs with whoever holds them."""
+    pod, ask = without_label(guarded.pod()), f"{PODS}?dryRun=All"
+    for claim in OURS:
+        pod["spec"]["resourceClaims"] = [claim]
+        assert "only probe pods have claims" in refusal(guarded.admin.create, ask, pod)
+    pod["spec"]["resourceClaims"] = [CLAIM | {"resourceClaimName": "theirs-gpus-x7k2p"}]
+    guarded.admin.create(ask, pod)
 
 
 @pytest.mark.usefixtures("lenient")
