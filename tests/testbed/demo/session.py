@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,11 @@ class Session(Progress):
     @property
     def api(self) -> Rest:
         return self.testbed.control_plane.rest()
+
+    @cached_property
+    def rules_path(self) -> str:
+        """Of DeviceTaintRules."""
+        return f"{self.api.served('resource.k8s.io', 'devicetaintrules')}/devicetaintrules"
 
     def node(self, name: str) -> Object:
         return self.api.get(f"/api/v1/nodes/{name}")

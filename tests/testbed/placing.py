@@ -1,0 +1,76 @@
+"""What the stock scheduler places: a gang by the PodGroup of docs/placement.md, and pods that claim a GPU each."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from testbed.errors import ApiError
+from testbed.hardware.dra import DEVICE_CLASS, DRIVER
+from testbed.rest import Rest
+
+Object = dict[str, Any]
+
+NAMESPACE = "/api/v1/namespaces/default"
+PODS = f"{NAMESPACE}/pods"
+DRA = "/apis/resource.k8s.io/v1"
+NOW = {"gracePeriodSeconds": 0}
+SLEEPS: Object = {"image": "busybox", "command": ["sleep", "3600"]}
+_PAGE = Path(__file__).resolve().parents[2] / "docs" / "placement.md"
+_RECIPE = re.findall(r"```yaml\n(.*?)```", _PAGE.read_text("utf-8").partition("### PodGroup")[2], re.S)
+
+
+def start_gang(api: Rest, size: int) -> None:
+    """So many pods of eight GPUs each, all on nodes of one class or none of them."""
+    group, pod = (yaml.safe_load(text) for text in _RECIPE[:2])
+    path = api.served("scheduling.k8s.io", "podgroups")
+    group["apiVersion"] = path.removeprefix("/apis/")
+    group["spec"]["schedulingPolicy"]["gang"]["minCount"] = size
+    pod["spec"]["containers"][0] |= SLEEPS
+    api.create(f"{path}/namespaces/default/podgroups", group)
+    for number in range(size):
+        api.create(PODS, pod | {"metadata": {"name": f"gang-{number}"}})
+
+
+def gang(api: Rest) -> list[Object]:
+    return [pod for pod in api.get(PODS)["items"] if pod["spec"].get("schedulingGroup")]
+
+
+def end_gang(api: Rest) -> None:
+    for pod in gang(api):
+        api.delete(f"{PODS}/{pod['metadata']['name']}", NOW)
+    api.delete(f"{api.served('scheduling.k8s.io', 'podgroups')}/namespaces/default/podgroups/gang")
+
+
+def refusals(pods: list[Object]) -> list[str]:
+    """What the scheduler says of each pod that it cannot place."""
+    every = [one for pod in pods for one in pod["status"].get("conditions", [])]
+    return [
+        one.get("message", "") for one in every if (one["type"], one["status"]) == ("PodScheduled", "False")
+    ]
+
+
+def claims(api: Rest, namespace: str) -> None:
+    """What `claiming` needs."""
+    request = {"name": "gpu", "exactly": {"deviceClassName": DRIVER, "count": 1}}
+    template = {"metadata": {"name": "one-gpu"}, "spec": {"spec": {"devices": {"requests": [request]}}}}
+    api.create(f"{DRA}/namespaces/{namespace}/resourceclaimtemplates", template)
+    try:
+        api.create(f"{DRA}/deviceclasses", DEVICE_CLASS)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+
+
+def claiming(name: str, node: str) -> Object:
+    """A pod that waits for one GPU of the node."""
+    container = {"name": "job", **SLEEPS, "resources": {"claims": [{"name": "gpu"}]}}
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "containers": [container],
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}],
+        },
+    }
