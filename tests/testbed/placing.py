@@ -9,6 +9,7 @@ import yaml
 from testbed.errors import ApiError
 from testbed.hardware.dra import DEVICE_CLASS, DRIVER
 from testbed.rest import Rest
+from testbed.wait import wait_for
 
 Object = dict[str, Any]
 
@@ -40,15 +41,16 @@ def gang(api: Rest) -> list[Object]:
 def end_gang(api: Rest) -> None:
     for pod in gang(api):
         api.delete(f"{PODS}/{pod['metadata']['name']}", NOW)
-    api.delete(f"{api.served('scheduling.k8s.io', 'podgroups')}/namespaces/default/podgroups/gang")
+    group = f"{api.served('scheduling.k8s.io', 'podgroups')}/namespaces/default/podgroups/gang"
+    api.delete(group)
+    wait_for(lambda: not api.find(group), what="the end of PodGroup gang")
 
 
 def refusals(pods: list[Object]) -> list[str]:
-    """What the scheduler says of each pod that it cannot place."""
+    """What the scheduler says of each pod that it cannot place, without what preemption would not change."""
     every = [one for pod in pods for one in pod["status"].get("conditions", [])]
-    return [
-        one.get("message", "") for one in every if (one["type"], one["status"]) == ("PodScheduled", "False")
-    ]
+    waiting = [one for one in every if (one["type"], one["status"]) == ("PodScheduled", "False")]
+    return [re.split(r"[,.] (?:pod group )?preemption: ", one.get("message", ""))[0] for one in waiting]
 
 
 def claims(api: Rest, namespace: str) -> None:

@@ -28,7 +28,9 @@ def classes(session: Session) -> None:
         of[_class(session, name)].append(name)
     if of[_class(session, BUSY_NODE)] != [BUSY_NODE, *MORE]:
         raise TestbedError(f"not one class: {BUSY_NODE}, {', '.join(MORE)}: {dict(of)}")
-    session.say("label nodegauge.dev/class: one word for nodes of one model and interconnect, as NCCL measured it:")
+    session.say(
+        "label nodegauge.dev/class: one word for nodes of one model and interconnect, as NCCL measured it:"
+    )
     rows = [(klass, ", ".join(names)) for klass, names in sorted(of.items()) if klass]
     print("\n" + table([("CLASS", "NODES"), *rows]) + "\n", flush=True)
 
@@ -44,7 +46,9 @@ def place(session: Session) -> None:
         raise TestbedError(f"a gang of {SIZE} is on {', '.join(taken)}, of {', '.join(found)}")
     session.say(f"kube-scheduler placed it on {', '.join(taken)}, all {found[0]}")
     placing.end_gang(session.api)
-    session.say(f"the same gang with {SIZE + 1} pods: gpu-dgx1 and gpu-dgx2 have room, but are of other classes")
+    session.say(
+        f"the same gang with {SIZE + 1} pods: gpu-dgx1 and gpu-dgx2 have room, but are of other classes"
+    )
     placing.start_gang(session.api, SIZE + 1)
 
     def refusals() -> list[str]:

@@ -99,6 +99,7 @@ class Session(Progress):
         wait_for(reached, seconds=DEADLINE_SECONDS, every=0.1, what=what)
 
     def log_tail(self) -> str:
-        lines = self.testbed.logs(NAMESPACE, "nodegauge-").splitlines()[-LOG_LINES:]
+        every = self.testbed.logs(NAMESPACE, "nodegauge-").splitlines()
+        lines = [line for line in every if '"logger"' in line][-LOG_LINES:]  # what probes print is no log
         quoted = [f"  | {line[:LINE_LIMIT]}" for line in lines]
         return "\n".join(["\nThe end of the operator's log:"] * bool(lines) + quoted)
