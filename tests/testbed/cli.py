@@ -238,9 +238,8 @@ def _script(path: Path, command: Sequence[str]) -> None:
 def _kubeconfig(options: Options) -> Path:
     path = Layout(options.dir / CONTROL_PLANE).admin_kubeconfig
     if not path.exists():
-        raise TestbedError(
-            f"{options.dir} has hosts without Kubernetes (`make hosts`): try status, faults, fault, heal, load"
-        )
+        known = "status, faults, fault, heal and load"
+        raise TestbedError(f"{options.dir} has hosts without Kubernetes: only {known} are for them")
     return path
 
 

@@ -1,4 +1,4 @@
-"""What the stock scheduler places: a gang by the PodGroup of docs/placement.md, and pods that claim a GPU each."""
+"""For the stock scheduler: a gang by the PodGroup of docs/placement.md, and pods that claim a GPU each."""
 
 import re
 from pathlib import Path

@@ -33,6 +33,7 @@ STEPS = (
     gang.classes,
     gang.place,
     device.gate,
+    device.heal,
     power.supplies,
     power.load,
     steps.overview,

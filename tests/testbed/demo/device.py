@@ -7,7 +7,7 @@ from testbed.demo import steps
 from testbed.demo.fleet import BUSY_NODE, FLEET, PREFIX
 from testbed.demo.session import Object, Session
 from testbed.errors import TestbedError
-from testbed.marks import probe_of, taints_of
+from testbed.marks import probe_of, shown_taint, taints_of
 from testbed.nodes import Offer
 
 NODE, BAD = "gpu-dra", 3
@@ -15,14 +15,11 @@ JOBS = 8
 
 
 def gate(session: Session) -> None:
-    """A rule keeps jobs from the device of a bad GPU, and only from that, until the GPU is well."""
-    session.say(
-        f"{NODE} joins; NVIDIA's DRA driver alone offers its eight GPUs, and probes read them by claims"
-    )
+    """A rule keeps jobs from the device of a bad GPU, and only from that."""
+    session.say(f"{NODE} joins; NVIDIA's DRA driver alone offers its eight GPUs: probes read them by claims")
     session.testbed.nodes.add({NODE: FLEET[BUSY_NODE].profile}, offers=Offer.DRA)
     session.until(lambda: bool(probe_of(session.report(NODE)).get("lastRun")), f"a report of {NODE}")
-    hardware = session.testbed.hardware(NODE)
-    hardware.fault("gpu-lost", gpu=BAD)
+    session.testbed.hardware(NODE).fault("gpu-lost", gpu=BAD)
     session.say(f"{NODE}: GPU {BAD} falls off the bus")
     session.until(lambda: bool(_rules(session)), f"a DeviceTaintRule for {NODE}")
     [rule] = _rules(session)
@@ -31,35 +28,37 @@ def gate(session: Session) -> None:
     placing.claims(session.api, "default")
     for number in range(JOBS):
         session.api.create(placing.PODS, placing.claiming(f"dra-job-{number}", NODE))
-    session.until(
-        lambda: (len(_used(session)), len(_refused(session))) == (JOBS - 1, 1), "seven jobs of eight"
-    )
-    bad = rule["spec"]["deviceSelector"]["device"]
-    if bad in _used(session) or taints_of(session.node(NODE)):
-        raise TestbedError(f"jobs use {_used(session)}, the bad one is {bad}, and {NODE} may not be tainted")
-    session.say(f"seven run, on {', '.join(_used(session))}; one waits: {_refused(session)[0]}")
+    session.until(lambda: len(_used(session)) == JOBS - 1 and bool(_refused(session)), "seven jobs of eight")
+    used, bad = _used(session), rule["spec"]["deviceSelector"]["device"]
+    if (tainted := taints_of(session.node(NODE))) or bad in used:
+        raise TestbedError(f"{bad} of {NODE} is bad; jobs use {used}, taints {tainted}")
+    session.say(f"seven run, on {', '.join(used)}; one waits: {_refused(session)[0]}")
     session.say(f"kubectl nodegauge explain {NODE}")
     print(steps.nodegauge(session, "explain", NODE), flush=True)
-    hardware.heal("gpu-lost")
-    session.say(
-        f"{NODE}: GPU {BAD} answers again; now runs are asked for, which come by themselves otherwise"
-    )
-    while _rules(session):
+
+
+def heal(session: Session) -> None:
+    """The rule goes once the GPU is well, and the job that waited has it."""
+    session.testbed.hardware(NODE).heal("gpu-lost")
+    session.say(f"{NODE}: GPU {BAD} answers again; runs are asked for, to see that sooner")
+
+    def gone() -> bool:
         session.measure([NODE])
-    session.until(lambda: bad in _used(session), f"a job on {bad}")
-    session.say(f"the rule is gone after three good runs, and the eighth job runs on {bad}")
+        return not _rules(session)
+
+    session.until(gone, f"no DeviceTaintRule for {NODE}")
+    session.until(lambda: len(_used(session)) == JOBS, "the eighth job")
+    session.say(f"the rule is gone after three good runs, and jobs use all of {', '.join(_used(session))}")
     for pod in _jobs(session):
         session.api.delete(f"{placing.PODS}/{pod['metadata']['name']}", placing.NOW)
 
 
 def _show(session: Session, rule: Object) -> None:
     spec, notes = rule["spec"], rule["metadata"]["annotations"]
-    taint = spec["taint"]
+    node, uuid, finding = (notes[PREFIX + key] for key in ("node", "gpu-uuid", "finding"))
     session.say(f"DeviceTaintRule {rule['metadata']['name']} stands:")
-    print(
-        f"    device {spec['deviceSelector']['device']} of {notes[PREFIX + 'node']}, {notes[PREFIX + 'gpu-uuid']}"
-    )
-    print(f"    taint {taint['key']}={taint['value']}:{taint['effect']}, finding {notes[PREFIX + 'finding']}")
+    print(f"    device {spec['deviceSelector']['device']} of {node}, {uuid}")
+    print(f"    taint {shown_taint(spec['taint'])}, for the finding {finding}", flush=True)
 
 
 def _rules(session: Session) -> list[Object]:

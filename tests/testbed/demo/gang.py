@@ -41,14 +41,12 @@ def place(session: Session) -> None:
     placing.start_gang(session.api, SIZE)
     session.until(lambda: all(_nodes(session)), f"nodes for a gang of {SIZE}")
     taken = sorted(_nodes(session))
-    [*found] = {_class(session, name) for name in taken}
+    found = list({_class(session, name) for name in taken})
     if len(taken) != SIZE or len(found) != 1:
         raise TestbedError(f"a gang of {SIZE} is on {', '.join(taken)}, of {', '.join(found)}")
     session.say(f"kube-scheduler placed it on {', '.join(taken)}, all {found[0]}")
     placing.end_gang(session.api)
-    session.say(
-        f"the same gang with {SIZE + 1} pods: gpu-dgx1 and gpu-dgx2 have room, but are of other classes"
-    )
+    session.say(f"the same gang with {SIZE + 1} pods: gpu-dgx1 and gpu-dgx2 have room, but other classes")
     placing.start_gang(session.api, SIZE + 1)
 
     def refusals() -> list[str]:
