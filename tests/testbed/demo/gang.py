@@ -20,7 +20,7 @@ def classes(session: Session) -> None:
     """Two more machines join; every node that NCCL measured has its class."""
     session.say(f"{' and '.join(MORE)} join, two more machines like {BUSY_NODE}; NCCL runs measure them")
     session.testbed.nodes.add(dict.fromkeys(MORE, FLEET[BUSY_NODE].profile))
-    bandwidth.allow(session, len(MORE))
+    bandwidth.allow(session, bandwidth.AT_A_TIME)
     session.until(lambda: all(_class(session, name) for name in MORE), f"{CLASS} on {', '.join(MORE)}")
     bandwidth.allow(session, 0)
     of = defaultdict(list)

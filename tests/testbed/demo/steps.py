@@ -78,8 +78,8 @@ def explain(session: Session) -> None:
     if taints := taints_of(session.node(STARVED_NODE)):
         raise TestbedError(f"{STARVED_NODE} is tainted for what its job does: {taints}")
     session.say(f"{STARVED_NODE}: its job reads from an old disk; the GPU is busy for a third of the time")
-    session.say(f"{STARVED_NODE} has no taint, and its report says why the GPU waits:")
-    print(f"    {finding['subject']}: {finding['message']}", flush=True)
+    why = f"{finding['subject']}: {finding['message']}"
+    session.say(f"{STARVED_NODE} has no taint, and its report says why the GPU waits: {why}")
 
 
 def _findings(session: Session) -> list[Object]:
