@@ -25,11 +25,11 @@ _RECIPE = re.findall(r"```yaml\n(.*?)```", _PAGE.read_text("utf-8").partition("#
 def start_gang(api: Rest, size: int) -> None:
     """So many pods of eight GPUs each, all on nodes of one class or none of them."""
     group, pod = (yaml.safe_load(text) for text in _RECIPE[:2])
-    path = api.served("scheduling.k8s.io", "podgroups")
-    group["apiVersion"] = path.removeprefix("/apis/")
+    path = _groups(api)
+    group["apiVersion"] = path.partition("/namespaces")[0].removeprefix("/apis/")
     group["spec"]["schedulingPolicy"]["gang"]["minCount"] = size
     pod["spec"]["containers"][0] |= SLEEPS
-    api.create(f"{path}/namespaces/default/podgroups", group)
+    api.create(path, group)
     for number in range(size):
         api.create(PODS, pod | {"metadata": {"name": f"gang-{number}"}})
 
@@ -41,16 +41,30 @@ def gang(api: Rest) -> list[Object]:
 def end_gang(api: Rest) -> None:
     for pod in gang(api):
         api.delete(f"{PODS}/{pod['metadata']['name']}", NOW)
-    group = f"{api.served('scheduling.k8s.io', 'podgroups')}/namespaces/default/podgroups/gang"
+    group = f"{_groups(api)}/gang"
     api.delete(group)
     wait_for(lambda: not api.find(group), what="the end of PodGroup gang")
 
 
+def gang_refusal(api: Rest) -> str:
+    """What the scheduler says of the gang; empty while it has not looked, or has placed it."""
+    return next(iter(_refusals(api.get(f"{_groups(api)}/gang"))), "")
+
+
 def refusals(pods: list[Object]) -> list[str]:
-    """What the scheduler says of each pod that it cannot place, without what preemption would not change."""
-    every = [one for pod in pods for one in pod["status"].get("conditions", [])]
-    waiting = [one for one in every if (one["type"], one["status"]) == ("PodScheduled", "False")]
+    """What the scheduler says of each pod that it cannot place."""
+    return [message for pod in pods for message in _refusals(pod)]
+
+
+def _refusals(one: Object) -> list[str]:
+    """Without what preemption would not change."""
+    every = one.get("status", {}).get("conditions", [])
+    waiting = [condition for condition in every if condition.get("reason") == "Unschedulable"]
     return [re.split(r"[,.] (?:pod group )?preemption: ", one.get("message", ""))[0] for one in waiting]
+
+
+def _groups(api: Rest) -> str:
+    return f"{api.served('scheduling.k8s.io', 'podgroups')}/namespaces/default/podgroups"
 
 
 def claims(api: Rest, namespace: str) -> None:

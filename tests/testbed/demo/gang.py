@@ -48,14 +48,10 @@ def place(session: Session) -> None:
     placing.end_gang(session.api)
     session.say(f"the same gang with {SIZE + 1} pods: gpu-dgx1 and gpu-dgx2 have room, but other classes")
     placing.start_gang(session.api, SIZE + 1)
-
-    def refusals() -> list[str]:
-        return placing.refusals(placing.gang(session.api))
-
-    session.until(lambda: len(refusals()) == SIZE + 1, f"what the scheduler says of a gang of {SIZE + 1}")
+    session.until(lambda: bool(placing.gang_refusal(session.api)), f"a word on a gang of {SIZE + 1}")
     if any(_nodes(session)):
         raise TestbedError(f"a part of a gang of {SIZE + 1} is placed: {_nodes(session)}")
-    session.say(f"none of its {SIZE + 1} pods is placed: {refusals()[0]}")
+    session.say(f"none of its {SIZE + 1} pods is placed: {placing.gang_refusal(session.api)}")
     placing.end_gang(session.api)
 
 
