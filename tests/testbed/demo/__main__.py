@@ -31,7 +31,7 @@ STEPS = (
     heat.idle,
     heat.cool,
     gang.classes,
-    gang.place,
+    gang.schedule,
     device.gate,
     device.heal,
     power.supplies,

@@ -35,16 +35,16 @@ def classes(session: Session) -> None:
     print("\n" + table([("CLASS", "NODES"), *rows]) + "\n", flush=True)
 
 
-def place(session: Session) -> None:
+def schedule(session: Session) -> None:
     """A gang that a class can hold is placed whole; one pod more, and all of it waits."""
     session.say(f"a gang of {SIZE} pods with 8 GPUs each: a PodGroup whose topology key is {CLASS}")
     placing.start_gang(session.api, SIZE)
     session.until(lambda: all(_nodes(session)), f"nodes for a gang of {SIZE}")
     taken = sorted(_nodes(session))
-    found = list({_class(session, name) for name in taken})
-    if len(taken) != SIZE or len(found) != 1:
-        raise TestbedError(f"a gang of {SIZE} is on {', '.join(taken)}, of {', '.join(found)}")
-    session.say(f"kube-scheduler placed it on {', '.join(taken)}, all {found[0]}")
+    of = list({_class(session, name) for name in taken})
+    if len(taken) != SIZE or len(of) != 1:
+        raise TestbedError(f"a gang of {SIZE} is on {', '.join(taken)}, of {', '.join(of)}")
+    session.say(f"kube-scheduler placed it on {', '.join(taken)}, all {of[0]}")
     placing.end_gang(session.api)
     session.say(f"the same gang with {SIZE + 1} pods: gpu-dgx1 and gpu-dgx2 have room, but other classes")
     placing.start_gang(session.api, SIZE + 1)
