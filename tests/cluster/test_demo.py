@@ -114,5 +114,5 @@ def test_the_demo_ends_well_and_leaves_nothing(running: Demo) -> None:
     rows = [line.split()[0] for line in finished.splitlines() if line.startswith("gpu-")]
     assert rows[: 2 * len(FLEET)] == [*FLEET, *FLEET]
     assert "every check passed" in finished
-    assert "no label, taint, condition, report or pod of nodegauge is left" in finished
+    assert "no label, taint, condition, report, rule or pod of nodegauge is left" in finished
     running.leaves_nothing()

@@ -9,6 +9,7 @@ from support import dra
 from support import results as made
 from support.cluster_under_test import Machines
 from support.judge_results import LOST
+from testbed import placing
 from testbed.errors import ApiError
 from testbed.wait import wait_for
 
@@ -27,7 +28,7 @@ def jobs_in(control_plane: Any, api: Any, namespace: str) -> Iterator[str]:
     name = f"{namespace}-jobs"
     api.create("/api/v1/namespaces", {"metadata": {"name": name}})
     control_plane.await_objects(namespace=name)
-    dra.claims(api, name)
+    placing.claims(api, name)
     yield name
     api.delete(f"/api/v1/namespaces/{name}")
 
@@ -67,7 +68,7 @@ def test_one_bad_gpu_of_eight(rig: Any, api: Any, jobs_in: str) -> None:
         assert (rule["spec"]["taint"]["value"], rule["spec"]["taint"]["effect"]) == ("gpu-lost", "NoSchedule")
         assert rule["metadata"]["annotations"]["nodegauge.dev/finding"] == "gpu-lost"
         for number in range(8):
-            api.create(pods, dra.pod_body(f"job-{number}", node))
+            api.create(pods, placing.claiming(f"job-{number}", node))
         wait_for(lambda: jobs() == [False] + [True] * 7, what="seven jobs of eight")
         assert rig.taints(node) == []
         after_run(WELL, 0)

@@ -32,6 +32,8 @@ def test_a_play_reaches_hosts_over_ssh_and_sees_their_faults(tmp_path: Path) -> 
     with fleet.serving(folder, {"good": "t4-1", "sick": "titan-rtx-nv2"}, print):
         broken = called("testbed", folder, "fault", "sick", "p2p-refused")
         assert broken.returncode == 0, broken.stderr
+        listed = called("testbed", folder, "nodes")
+        assert (listed.returncode, "hosts without Kubernetes" in listed.stderr) == (1, True), listed.stderr
         own = {"ANSIBLE_HOME": str(folder / "ansible"), "ANSIBLE_CONFIG": str(folder / "ansible.cfg")}
         played = Ansible(folder).run("ansible-playbook", "accept.yml", more=own)
         assert played.returncode == 2, played.stdout + played.stderr

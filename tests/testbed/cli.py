@@ -89,7 +89,8 @@ def status(options: Options) -> None:
     """Show whether the testbed runs, and where."""
     known, count = daemon.holder(options.dir), len(Nodes(options.dir).specs())
     print(f"running: pid {known.pid if known else ''}, {count} nodes, in {options.dir}")
-    print(f"kubeconfig: {_kubeconfig(options)}")
+    if (options.dir / CONTROL_PLANE).exists():
+        print(f"kubeconfig: {_kubeconfig(options)}")
 
 
 def serve(options: Options) -> None:
@@ -235,7 +236,11 @@ def _script(path: Path, command: Sequence[str]) -> None:
 
 
 def _kubeconfig(options: Options) -> Path:
-    return Layout(options.dir / CONTROL_PLANE).admin_kubeconfig
+    path = Layout(options.dir / CONTROL_PLANE).admin_kubeconfig
+    if not path.exists():
+        known = "status, faults, fault, heal and load"
+        raise TestbedError(f"{options.dir} has hosts without Kubernetes: only {known} are for them")
+    return path
 
 
 def _say(message: str) -> None:

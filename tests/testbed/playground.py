@@ -50,6 +50,12 @@ def working(machines: Mapping[str, Hardware]) -> Iterator[None]:
         yield
 
 
+def make_namespace(api: Rest) -> None:
+    """nodegauge's, in which claims of probes may share devices with jobs."""
+    label = {"resource.kubernetes.io/admin-access": "true"}
+    api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": label}})
+
+
 def install(testbed: Testbed, values: str, *more: str, verb: str = "install") -> None:
     """nodegauge by its chart, with these values."""
     file = testbed.directory / "helm-values.yaml"
@@ -79,7 +85,7 @@ def furnished(testbed: Testbed, say: Say) -> Iterator[None]:
         with_bmc = {name: one for name, one in machines.items() if one.profile.chassis is not None}
         stack.enter_context(bmcs(with_bmc, folder))
         say(f"{len(with_bmc)} BMCs serve Redfish; helm install nodegauge")
-        api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        make_namespace(api)
         tell_of_bmcs(api, folder)
         install(testbed, VALUES, "--values", str(EVERY_PROBE))
         say("the operator runs; waiting until it has read every node")

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import urllib3
 
-from testbed.errors import ApiError
+from testbed.errors import ApiError, TestbedError
 from testbed.kubeconfig import read_kubeconfig
 
 Object = dict[str, Any]
@@ -41,6 +41,14 @@ class Rest:
             if error.status == 404:
                 return {}
             raise
+
+    def served(self, group: str, resources: str) -> str:
+        """Path of the version that the API server prefers among those of the group which have them."""
+        for version in self.get(f"/apis/{group}")["versions"]:
+            path = f"/apis/{version['groupVersion']}"
+            if any(one["name"] == resources for one in self.get(path)["resources"]):
+                return path
+        raise TestbedError(f"this API server serves no {resources}.{group}")
 
     def create(self, path: str, body: Object) -> Object:
         return self.call("POST", path, body=body)

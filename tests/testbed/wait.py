@@ -1,6 +1,7 @@
 """How every program here waits: by polling, with a deadline that a busy machine does not reach; progress."""
 
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable
@@ -14,18 +15,21 @@ T = TypeVar("T")
 DEADLINE_SECONDS = 300.0
 """Chosen by this project: only a failure waits so long, and a machine at load 8 does not."""
 POLL_SECONDS = 0.05
+WIDTH = 110
 SHOWN_CHARACTERS = 1000
 """Of one value that a condition saw."""
 
 
 class Progress:
-    """Lines with the time since the beginning."""
+    """Lines with the time since the beginning, WIDTH characters at most."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
 
     def say(self, text: str) -> None:
-        print(f"[{time.monotonic() - self._began:6.1f} s] {text}", flush=True)
+        line = f"[{time.monotonic() - self._began:6.1f} s] {text}"
+        whole = {"break_long_words": False, "break_on_hyphens": False}
+        print(textwrap.fill(line, WIDTH, subsequent_indent="    ", **whole), flush=True)
 
 
 def wait_for(

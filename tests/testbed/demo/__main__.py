@@ -10,7 +10,7 @@ from pathlib import Path
 
 from testbed.binaries import find_or_build
 from testbed.cluster import Testbed
-from testbed.demo import bandwidth, heat, jobs, power, steps
+from testbed.demo import bandwidth, device, gang, heat, jobs, power, steps
 from testbed.demo.recording import Recording
 from testbed.demo.session import Session
 from testbed.errors import TestbedError
@@ -30,6 +30,10 @@ STEPS = (
     heat.avoid,
     heat.idle,
     heat.cool,
+    gang.classes,
+    gang.schedule,
+    device.gate,
+    device.heal,
     power.supplies,
     power.load,
     steps.overview,

@@ -21,14 +21,18 @@ NOISE = 0.03
 JOB = "zero-all-gpus"
 
 
+def allow(session: Session, nodes: int) -> None:
+    session.api.patch(POLICY, {"spec": {"budget": {"concurrentNcclProbes": nodes}}})
+
+
 def measure(session: Session) -> None:
     """Let NCCL runs start; every node must get the labels that its measured bandwidth calls for."""
     session.say(f"NCCL probes were paused (budget.concurrentNcclProbes 0); now {AT_A_TIME} nodes at a time:")
     print("    a pod on all free GPUs of a node runs NCCL's collectives; NCCL itself is simulated here")
-    _allow(session, AT_A_TIME)
+    allow(session, AT_A_TIME)
     session.until(lambda: not _waiting(session), "an NCCL run on every node that can have one")
     session.until(lambda: not _wrong(session), "the labels and taints that the bandwidth calls for")
-    _allow(session, 0)
+    allow(session, 0)
     session.say("the nodes have new labels: bus bandwidth in GB/s (BUSBW: all_reduce, all_gather,")
     print("    reduce_scatter at 1 GiB) and the evidence for the interconnect:")
     steps.show(session)
@@ -44,7 +48,7 @@ def preempt(session: Session) -> None:
         f"{BUSY_NODE} is measured again, at NCCL's real pace; meanwhile a job asks for all eight GPUs"
     )
     session.testbed.hardware(BUSY_NODE).fault("nccl-in-real-time")
-    _allow(session, AT_A_TIME)
+    allow(session, AT_A_TIME)
     session.ask([BUSY_NODE])
     hardware = session.testbed.hardware(BUSY_NODE)
     session.until(lambda: at_work(hardware), f"an NCCL run on {BUSY_NODE}")
@@ -63,7 +67,7 @@ def preempt(session: Session) -> None:
     session.until(lambda: phase() == "Running", f"{JOB} on {BUSY_NODE}")
     took = time.monotonic() - asked
     session.until(lambda: _runs(session) > number, f"the end of the NCCL run on {BUSY_NODE}")
-    _allow(session, 0)
+    allow(session, 0)
     run = probe_of(session.report(BUSY_NODE), "nccl")["lastRun"]
     if (run["outcome"], run["reason"]) != ("skipped", "Preempted"):
         raise TestbedError(
@@ -76,10 +80,6 @@ def preempt(session: Session) -> None:
     print(f"    the run counts as skipped ({run['reason']}), and the node still has its labels, {gbps} GB/s")
     session.api.delete(f"{PODS}/{JOB}", {"gracePeriodSeconds": 0})
     session.testbed.hardware(BUSY_NODE).heal("nccl-in-real-time")
-
-
-def _allow(session: Session, nodes: int) -> None:
-    session.api.patch(POLICY, {"spec": {"budget": {"concurrentNcclProbes": nodes}}})
 
 
 def _waiting(session: Session) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from testbed import placing
 from testbed.demo.fleet import FLEET, PREFIX
 from testbed.demo.session import Object, Session
 from testbed.errors import TestbedError
@@ -51,10 +52,7 @@ def ends(session: Session, name: str) -> str:
 
 
 def _refusal(session: Session, name: str) -> str:
-    for condition in _pod(session, name)["status"].get("conditions", []):
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return str(condition.get("message", ""))
-    return ""
+    return next(iter(placing.refusals([_pod(session, name)])), "")
 
 
 def _pod(session: Session, name: str) -> Object:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,11 @@ class Session(Progress):
     @property
     def api(self) -> Rest:
         return self.testbed.control_plane.rest()
+
+    @cached_property
+    def rules_path(self) -> str:
+        """Of DeviceTaintRules."""
+        return f"{self.api.served('resource.k8s.io', 'devicetaintrules')}/devicetaintrules"
 
     def node(self, name: str) -> Object:
         return self.api.get(f"/api/v1/nodes/{name}")
@@ -93,6 +99,7 @@ class Session(Progress):
         wait_for(reached, seconds=DEADLINE_SECONDS, every=0.1, what=what)
 
     def log_tail(self) -> str:
-        lines = self.testbed.logs(NAMESPACE, "nodegauge-").splitlines()[-LOG_LINES:]
+        every = self.testbed.logs(NAMESPACE, "nodegauge-").splitlines()
+        lines = [line for line in every if '"logger"' in line][-LOG_LINES:]  # what probes print is no log
         quoted = [f"  | {line[:LINE_LIMIT]}" for line in lines]
         return "\n".join(["\nThe end of the operator's log:"] * bool(lines) + quoted)

@@ -32,7 +32,8 @@ def install(session: Session) -> None:
     session.say("helm install nodegauge charts/nodegauge (the operator runs under its own account and RBAC)")
     session.say("with these values; intervals are shorter than the defaults, to keep the demo short:")
     print("\n" + "".join(f"    {line}\n" for line in VALUES.splitlines()), flush=True)
-    playground.install(session.testbed, VALUES, "--create-namespace")
+    playground.make_namespace(session.api)
+    playground.install(session.testbed, VALUES)
     session.say("the operator is running and ready")
 
 
@@ -77,8 +78,8 @@ def explain(session: Session) -> None:
     if taints := taints_of(session.node(STARVED_NODE)):
         raise TestbedError(f"{STARVED_NODE} is tainted for what its job does: {taints}")
     session.say(f"{STARVED_NODE}: its job reads from an old disk; the GPU is busy for a third of the time")
-    session.say(f"{STARVED_NODE} has no taint, and its report says why the GPU waits:")
-    print(f"    {finding['subject']}: {finding['message']}", flush=True)
+    why = f"{finding['subject']}: {finding['message']}"
+    session.say(f"{STARVED_NODE} has no taint, and its report says why the GPU waits: {why}")
 
 
 def _findings(session: Session) -> list[Object]:
@@ -129,7 +130,7 @@ def uninstall(session: Session) -> None:
     session.say("helm uninstall nodegauge")
     session.testbed.helm("uninstall", "nodegauge", "--namespace", NAMESPACE, "--wait", "--timeout", "300s")
     session.until(lambda: not _left(session), "an empty cluster")
-    session.say("no label, taint, condition, report or pod of nodegauge is left on the cluster")
+    session.say("no label, taint, condition, report, rule or pod of nodegauge is left on the cluster")
 
 
 def _compare(session: Session) -> None:
@@ -161,12 +162,12 @@ def _row(session: Session, name: str) -> list[str]:
 
 def _left(session: Session) -> list[str]:
     left = []
-    for name in FLEET:
+    for name in session.testbed.nodes.specs():
         node = session.node(name)
         left += [f"{name}: label {key}" for key in labels_of(node["metadata"].get("labels", {}))]
         left += [f"{name}: taint {taint}" for taint in taints_of(node)]
         left += [f"{name}: condition GPUValidated"] * bool(condition_of(node))
-    for path in (f"/api/v1/namespaces/{NAMESPACE}/pods", REPORTS):
+    for path in (f"/api/v1/namespaces/{NAMESPACE}/pods", REPORTS, session.rules_path):
         left += [f"{path}/{one['metadata']['name']}" for one in session.api.find(path).get("items", ())]
     return left
 
