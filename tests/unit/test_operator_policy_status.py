@@ -47,6 +47,7 @@ def status_writer(operator: SteppedOperator) -> PolicyStatus:
     return PolicyStatus(
         **known,
         gate_budget=budget,
+        device_budget=operator.reconciler.device_budget,
         concurrency=Concurrency(operator.cache, budget.counters, limits={"health": 2, "nccl": 2}),
         incidents=IncidentStatus(
             **known, breaker=operator.reconciler.breaker, instance="nodegauge", clock=clock

@@ -99,6 +99,7 @@ class Sweep:
             client=client,
             cache=cache,
             gate_budget=self._budget,
+            device_budget=self._reconciler.device_budget,
             concurrency=self._concurrency,
             incidents=IncidentStatus(
                 client=client,
