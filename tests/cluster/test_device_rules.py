@@ -1,5 +1,5 @@
-"""One bad GPU of eight, on a real control plane: seven jobs run, and the eighth once it is healed.  The probes
-reach all eight by an admin claim, also the bad one."""
+"""One bad GPU of eight, on a real control plane: seven jobs run, and the eighth once it is healed.  Probes
+reach all eight by an admin claim, the bad one too."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -30,8 +30,8 @@ from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 from msgspec.structs import asdict
 
 from nodegauge_operator import names
-from nodegauge_operator.handlers import watches
 from nodegauge_operator.core import device_rule
+from nodegauge_operator.handlers import watches
 from nodegauge_operator.kube import device_rules, slices
 from nodegauge_operator.kube.client import CALL_TIMEOUT, LIST_TIMEOUT, Client, access
 from nodegauge_operator.kube.errors import KubeError, NotFound, Refused, Unavailable
