@@ -1,4 +1,4 @@
-"""The condition `GatesWithinBudget` of a policy: how many nodes are tainted and held back, why, and devices."""
+"""The condition `GatesWithinBudget` of a policy: nodes that are tainted and held back, why, and devices."""
 
 from __future__ import annotations
 
