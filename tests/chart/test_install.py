@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from support import dra
 from support.chart import (
     CHART,
     COLLECTIONS,
@@ -119,7 +120,13 @@ def test_uninstall_keeps_only_the_crds(cluster: Helm, rest: Rest) -> None:
     before = policies(rest)["default"]["metadata"]["uid"]
     cluster.install()
     assert policies(rest)["default"]["metadata"]["uid"] == before
+    marks = {"labels": {"nodegauge.dev/device-rule": "true"}, "annotations": {"nodegauge.dev/node": "gone"}}
+    selector = {"driver": dra.DRIVER, "pool": "gone", "device": "gpu-0"}
+    spec = {"deviceSelector": selector, "taint": {"key": "nodegauge.dev/unhealthy", "effect": "NoSchedule"}}
+    rule = {"metadata": {"name": "nodegauge-gone", **marks}, "spec": spec}
+    rest.create(f"{dra.rules_path(rest)}?fieldManager=nodegauge", rule)
     kept_alone(rest, cluster.release("uninstall"), crds=5)
+    assert rest.get(dra.rules_path(rest))["items"] == []
 
 
 def test_uninstall_keeps_nothing_where_values_say_so(cluster: Helm, rest: Rest) -> None:

@@ -1,4 +1,5 @@
-"""One bad GPU of eight, on a real control plane: seven jobs run, and the eighth once it is healed."""
+"""One bad GPU of eight, on a real control plane: seven jobs run, and the eighth once it is healed.  Probes
+reach all eight by an admin claim, the bad one too."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +20,8 @@ WELL = made.h100()
 BAD = made.with_gpu(WELL, 3, error=LOST)
 QUICK = {"leaveRuns": 1, "dwell": "1s", "probationAfter": []}
 ON_DEVICES = {"taints": {"devices": "NoSchedule"}, "hysteresis": QUICK}
-RUNTIME = {"NODEGAUGE_DRIVER_ACCESS": "Runtime"}
+BY_CLAIM = {"NODEGAUGE_DRIVER_ACCESS": "DRA"}
+ADMIN = {"resource.kubernetes.io/admin-access": "true"}
 
 
 @pytest.fixture
@@ -29,6 +31,7 @@ def jobs_in(control_plane: Any, api: Any, namespace: str) -> Iterator[str]:
     api.create("/api/v1/namespaces", {"metadata": {"name": name}})
     control_plane.await_objects(namespace=name)
     placing.claims(api, name)
+    api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": ADMIN}})
     yield name
     api.delete(f"/api/v1/namespaces/{name}")
 
@@ -60,7 +63,7 @@ def test_one_bad_gpu_of_eight(rig: Any, api: Any, jobs_in: str) -> None:
     stranger["metadata"]["annotations"] = {"nodegauge.dev/node": "elsewhere"}
     api.create(path, stranger)
     rig.add_policy(**ON_DEVICES, budget={"gatedDevices": "100%"})
-    with rig.kubelet(machines), rig.operator(**RUNTIME):
+    with rig.kubelet(machines), rig.operator(**BY_CLAIM):
         rig.wait_up_to_date(node)
         after_run(BAD, 1)
         (rule,) = rules()
@@ -71,7 +74,19 @@ def test_one_bad_gpu_of_eight(rig: Any, api: Any, jobs_in: str) -> None:
             api.create(pods, placing.claiming(f"job-{number}", node))
         wait_for(lambda: jobs() == [False] + [True] * 7, what="seven jobs of eight")
         assert rig.taints(node) == []
+        api.delete(f"{path}/{rule['metadata']['name']}")
+        wait_for(lambda: len(rules()) == 1, what="the rule that somebody deleted")
+        (again,) = rules()
+        assert again["metadata"]["uid"] != rule["metadata"]["uid"]
+        api.patch(f"{path}/{rule['metadata']['name']}", {"spec": {"taint": {"value": "edited"}}})
+        wait_for(lambda: rules()[0]["spec"]["taint"]["value"] == "gpu-lost", what="the rule as it was")
+        for name, effect in (("evicts", "NoExecute"), ("keeps-off", "NoSchedule")):
+            spec = stranger["spec"] | {"taint": {"key": "example.com/bad", "effect": effect}}
+            spec["deviceSelector"] = {"driver": dra.DRIVER, "pool": node, "device": "gpu-3"}
+            api.create(path, {"metadata": {"name": f"{name}-{rig.mark}"}, "spec": spec})
         after_run(WELL, 0)
+        for name in ("evicts", "keeps-off"):
+            api.delete(f"{path}/{name}-{rig.mark}")
         wait_for(lambda: jobs() == [True] * 8, what="the eighth job")
         after_run(BAD, 1)
         api.delete(f"/api/v1/nodes/{node}")

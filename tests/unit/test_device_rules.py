@@ -9,6 +9,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import Result
 from nodegauge_operator import names
+from nodegauge_operator.api.desired_device import DeviceState
 from nodegauge_operator.api.report import Run, stamp
 from nodegauge_operator.core import actions as steps
 from nodegauge_operator.core import decision, device_rule, faults
@@ -18,8 +19,10 @@ from nodegauge_operator.core.planner import next_step
 from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.registry import EVERY
 from nodegauge_operator.core.usable import usable
+from nodegauge_operator.reconcile.budget_condition import within_budget
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.device_budget import DeviceBudget
+from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.node_counts import NodeCounters
 from support.judge_results import LOST
 from support.objects import (
@@ -268,6 +271,15 @@ def test_devices_have_a_budget_of_their_own() -> None:
         False,
         True,
     )
+    held = [replace(one, state=DeviceState.HELD_BACK) for one in reports["node-2"].status.desired.devices]
+    status = reports["node-2"].status
+    status = replace(status, desired=replace(status.desired, devices=held))
+    cache.put_report(replace(reports["node-2"], status=status))
+    gates = GateBudget(cache, clock=lambda: 0.0, now=lambda: NOW, cluster="100%", per_hour="100%")
+    said = within_budget(cache, gates, budget, "default")
+    assert said[:2] == ("False", names.BudgetReason.DEVICE_BUDGET_EXHAUSTED)
+    assert "2 of 2 slots used, 1 more held back on 1 node." in said[2]
+    assert said[2].endswith("see spec.budget.gatedDevices (2).")
     cache.policies["default"] = make_policy().of({"budget": {"gatedDevices": 0}})
     cache.policies_changed()
     assert budget.allowance("node-1") == 1, "a budget that shrank lifts nothing"

@@ -148,9 +148,11 @@ def test_who_has_news_goes_before_those_who_only_want_a_look() -> None:
         queue.wake(name)
     queue.wake("c", priority=Priority.HIGH)
     queue.wake("d", priority=Priority.HIGH)
+    queue.wake("e", priority=Priority.REST)
     queue.wake("c")
+    queue.wake("c", priority=Priority.REST)
     assert queue.pending(busy=frozenset("abc"))
-    assert queue.take(3, busy=NOBODY) == ["c", "d", "a"]
+    assert queue.take(4, busy=NOBODY) == ["c", "d", "e", "a"]
     assert queue.take(3, busy=NOBODY) == ["b"]
     assert not queue.pending(busy=NOBODY)
 

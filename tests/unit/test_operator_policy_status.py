@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_operator import names
+from nodegauge_operator.api.desired_device import DesiredDevice, DeviceState
 from nodegauge_operator.api.report import (
     DesiredTaint,
     GateState,
@@ -47,6 +48,7 @@ def status_writer(operator: SteppedOperator) -> PolicyStatus:
     return PolicyStatus(
         **known,
         gate_budget=budget,
+        device_budget=operator.reconciler.device_budget,
         concurrency=Concurrency(operator.cache, budget.counters, limits={"health": 2, "nccl": 2}),
         incidents=IncidentStatus(
             **known, breaker=operator.reconciler.breaker, instance="nodegauge", clock=clock
@@ -485,13 +487,20 @@ def test_a_status_that_cannot_be_written_is_tried_again(operator: PolicyOperator
     assert operator.ready("a") == ("True", "Active")
 
 
-def gate(operator: PolicyOperator, name: str, *codes: str, held_back: bool = False) -> None:
-    """The node's report says that these gates are entered, with or without a slot."""
+def gate(
+    operator: PolicyOperator, name: str, *codes: str, held_back: bool = False, devices: str = ""
+) -> None:
+    """The node's report says that these gates are entered, with or without a slot, and these devices."""
     report = operator.cache.reports[name]
     state = GateState.HELD_BACK if held_back else GateState.GATED
     rows = [GateStatus(code=code, state=state, since=stamp(NOW)) for code in codes]
     taints = [] if held_back else [DesiredTaint(key=names.TAINT_THROTTLED, value="thermal")]
-    status = replace(report.status, gates=rows, desired=replace(report.status.desired, taints=taints))
+    of_devices = [
+        DesiredDevice(uuid="GPU-1", state=DeviceState(one), key="unhealthy", cause="xid", code="xid")
+        for one in devices.split()
+    ]
+    desired = replace(report.status.desired, taints=taints, devices=of_devices)
+    status = replace(report.status, gates=rows, desired=desired)
     version = str(int(report.resource_version) + 10_000)
     operator.cache.put_report(replace(report, resource_version=version, status=status))
     operator.policy_status.dirty = True
@@ -524,6 +533,17 @@ def test_a_policy_says_whether_all_that_should_be_gated_is(operator: PolicyOpera
     assert what == ["False", "BudgetExceeded"]
     assert message.startswith("2 of 1 slots used")
     assert (operator.written()["nodes"]["gated"], operator.ready()) == (2, ("True", "Active"))
+
+
+def test_devices_are_counted_beside_nodes(operator: PolicyOperator) -> None:
+    operator.cluster.add_policy(budget={"gatedNodes": "100%"})
+    operator.measure_all()
+    gate(operator, "node-0", devices="gated held-back held-back")
+    operator.write()
+    shown = operator.metrics.render().decode()
+    assert 'nodegauge_gated_devices{policy="default"} 1.0' in shown
+    assert 'nodegauge_held_back_devices{policy="default"} 2.0' in shown
+    assert operator.condition("GatesWithinBudget")["reason"] == "DeviceBudgetExhausted"
 
 
 @pytest.mark.usefixtures("stated_answers")

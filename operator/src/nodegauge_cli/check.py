@@ -42,7 +42,7 @@ RIGHTS = {
         f"{names.READING_PLURAL}.{names.GROUP}": "get list watch delete",
         f"{names.HISTORY_PLURAL}.{names.GROUP}": "get list create patch delete",
         f"{names.SLICE_PLURAL}.resource.k8s.io": "list watch",
-        "devicetaintrules.resource.k8s.io": "get list create patch delete",
+        "devicetaintrules.resource.k8s.io": "get list watch create patch delete",
     },
     "default": {"events": "create"},
     "own": {

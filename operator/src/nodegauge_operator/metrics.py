@@ -53,6 +53,14 @@ class Metrics:
             ),
             ("policy",),
         )
+        self.gated_devices = gauge(
+            "nodegauge_gated_devices", "Devices that a DeviceTaintRule takes out of use.", ("policy",)
+        )
+        self.held_back_devices = gauge(
+            "nodegauge_held_back_devices",
+            "Devices that wait for a free slot in a budget of devices.",
+            ("policy",),
+        )
         self.incidents_open = gauge(
             "nodegauge_incidents_open",
             "Open incidents: one cause that came up on many nodes within minutes. They hold new taints back.",

@@ -393,6 +393,9 @@ class BudgetReason(StrEnum):
     RATE_EXHAUSTED = "RateExhausted"
     """Slots are free, but no more nodes may newly be tainted within this hour
     (`spec.budget.gatedNodesPerHour`, or `operator.maxGatedNodesPerHour` of the chart)."""
+    DEVICE_BUDGET_EXHAUSTED = "DeviceBudgetExhausted"
+    """Every node is tainted that should be, but devices wait for a DeviceTaintRule: as many are gated as
+    `spec.budget.gatedDevices`, or `operator.maxGatedNodes` of the chart, allows."""
     BUDGET_EXCEEDED = "BudgetExceeded"
     """More nodes are tainted than the budget allows: it was lowered, nodes left the policy, or two operators
     ran at once. Existing taints stay, and none is added."""

@@ -15,6 +15,8 @@ Rows = dict[str, str]
 TARGETS = {
     "Reading written to node labelled, 50 results/s: p99, ms": "<= 200",
     "A rack at once: p99, ms": "<= 200",
+    "Reading written to device rule, 5 results/s: p99, ms": "< 200",
+    "Reading written to device rule, 50 results/s: p99, ms": "< 200",
     "Steady state, writes/s of everybody": "< 4",
     "Memory of the operator (RSS), idle, MiB": "< 200",
 }

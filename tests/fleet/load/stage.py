@@ -68,8 +68,6 @@ class Stage:
         self._operator: Measured
 
     async def run(self) -> Rows:
-        for pid in self._server_pids():
-            pin(pid, self._cores.server)
         policy = await asyncio.to_thread(self._install)
         few = self._nodes[:BATCH]
         self._say("creating nodes")
@@ -109,6 +107,8 @@ class Stage:
 
     def _install(self) -> Policy:
         """The release with its admission policies, an operator under its account, and the policy."""
+        for pid in self._server_pids():
+            pin(pid, self._cores.server)
         environment = {**release.install(self._plane), **release.LOCAL, **self.environment}
         self._operator = Measured(
             kubeconfig=release.kubeconfig(self._plane),

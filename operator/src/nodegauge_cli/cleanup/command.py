@@ -60,10 +60,10 @@ def cleanup(
 ) -> None:
     """Stop the operator, then remove what nodegauge wrote to the cluster.
 
-    It removes labels, taints and conditions from nodes, and deletes watch DaemonSets, probe pods,
-    NodeReports, NodeReadings and NodeHistories. The operator's Deployment (scaled to 0), policies,
-    ChassisReadings and CRDs stay. If an object cannot be removed, the command continues with the others,
-    lists it at the end and exits with code 1. It is safe to run again.
+    It removes labels, taints and conditions from nodes, and deletes DeviceTaintRules, watch DaemonSets,
+    probe pods, NodeReports, NodeReadings and NodeHistories. The operator's Deployment (scaled to 0),
+    policies, ChassisReadings and CRDs stay. If an object cannot be removed, the command continues with the
+    others, lists it at the end and exits with code 1. It is safe to run again.
     """
 
     async def run() -> None:

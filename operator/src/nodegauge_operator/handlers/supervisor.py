@@ -30,8 +30,9 @@ from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 from msgspec.structs import asdict
 
 from nodegauge_operator import names
+from nodegauge_operator.core import device_rule
 from nodegauge_operator.handlers import watches
-from nodegauge_operator.kube import slices
+from nodegauge_operator.kube import device_rules, slices
 from nodegauge_operator.kube.client import CALL_TIMEOUT, LIST_TIMEOUT, Client, access
 from nodegauge_operator.kube.errors import KubeError, NotFound, Refused, Unavailable
 from nodegauge_operator.kube.tokens import nodeless
@@ -82,6 +83,8 @@ class Supervisor:
         self._environ = environ
         self._slices = False
         """Whether ResourceSlices are watched."""
+        self._rules = ""
+        """The API version in which DeviceTaintRules are watched; empty while they are not."""
         self._crds = names.CRD_NAMES + ((names.CHASSIS_CRD,) if settings.bmc else ())
         self._signals = signals
         self._jitter = jitter
@@ -142,9 +145,16 @@ class Supervisor:
         self._kopf_stop = asyncio.Event()  # set at the end: kopf leaves a task that waits for it
         insights = Insights()
         self._slices = await slices.served(self._client)
-        with_bmc = {"bmc": self._settings.bmc, "slices": self._slices}
+        self._rules = await device_rules.listable(self._client)
+        registry = registry_of(
+            self._sweep,
+            environ=self._environ,
+            bmc=self._settings.bmc,
+            slices=self._slices,
+            rules=self._rules,
+        )
         tasks = await kopf.spawn_tasks(
-            registry=registry_of(self._sweep, environ=self._environ, **with_bmc),
+            registry=registry,
             settings=kopf_settings(self._settings),
             insights=insights,
             standalone=True,
@@ -181,6 +191,8 @@ class Supervisor:
             await asyncio.sleep(LOOK_SECONDS)
             if self._sweep.cache.slices_served not in (None, self._slices):
                 return f"{names.SLICE_PLURAL} are {'no longer ' if self._slices else ''}served"
+            if self._sweep.listed and self._sweep.cache.rules_api != self._rules:
+                return f"{device_rule.PLURAL} are served as {self._sweep.cache.rules_api or 'nothing'}"
             error = await self._hindrance()
             if isinstance(error, NotFound):
                 return str(error)
@@ -192,7 +204,8 @@ class Supervisor:
 
     def _watched(self) -> frozenset[str]:
         chassis = {names.CHASSIS_PLURAL} if self._settings.bmc else set()
-        return WATCHED | chassis | ({names.SLICE_PLURAL} if self._slices else set())
+        rules = {device_rule.PLURAL} if self._rules else set()
+        return WATCHED | chassis | rules | ({names.SLICE_PLURAL} if self._slices else set())
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -214,11 +227,16 @@ def _without_tasks_of_kopf(loop: asyncio.AbstractEventLoop, context: dict[str, A
 
 
 def registry_of(
-    sweep: Sweep, *, environ: Mapping[str, str], bmc: bool = False, slices: bool = False
+    sweep: Sweep,
+    *,
+    environ: Mapping[str, str],
+    bmc: bool = False,
+    slices: bool = False,
+    rules: str = "",
 ) -> kopf.OperatorRegistry:
     """All handlers, bound to one sweep."""
     registry = kopf.OperatorRegistry()
-    watches.register(registry, sweep, bmc=bmc, slices=slices)
+    watches.register(registry, sweep, bmc=bmc, slices=slices, rules=rules)
 
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> kopf.ConnectionInfo:
@@ -250,6 +268,7 @@ def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
         options.watching.label_selectors["v1", "nodes"] = settings.node_label_selector
     options.watching.label_selectors["v1", "pods"] = names.POD_PROBE
     options.watching.label_selectors["apps", "v1", "daemonsets"] = names.WATCH_SET
+    options.watching.label_selectors[device_rule.PLURAL] = names.DEVICE_RULE
     options.watching.field_selectors[names.SLICE_PLURAL] = f"spec.driver={names.DRA_DRIVER}"
     return options
 

@@ -10,6 +10,7 @@ import kopf
 
 from nodegauge_operator import names
 from nodegauge_operator.api.report import parse_report
+from nodegauge_operator.core import device_rule
 from nodegauge_operator.core.devices import slice_view
 from nodegauge_operator.core.model import chassis_view, node_view, pod_view
 from nodegauge_operator.core.reading_view import reading_view
@@ -19,10 +20,16 @@ from nodegauge_operator.reconcile.sweep import Sweep
 
 
 def register(
-    registry: kopf.OperatorRegistry, sweep: Sweep, *, bmc: bool = False, slices: bool = False
+    registry: kopf.OperatorRegistry,
+    sweep: Sweep,
+    *,
+    bmc: bool = False,
+    slices: bool = False,
+    rules: str = "",
 ) -> None:
     """Bind every watch to one sweep; `bmc`: also that of what the BMC reader writes; `slices`: also that of
-    ResourceSlices, which not every API server serves."""
+    ResourceSlices, and `rules`: that of DeviceTaintRules in this API version; not every API server serves
+    them."""
 
     def is_deletion(event: kopf.RawEvent) -> bool:
         """Whether the object was deleted; an object of kopf's own list is reported to the sweep first."""
@@ -101,6 +108,8 @@ def register(
 
     if slices:
         _register_slices(registry, sweep, is_deletion)
+    if rules:
+        _register_rules(registry, sweep, is_deletion, api=rules)
     if not bmc:
         return
 
@@ -130,4 +139,25 @@ def _register_slices(
         cache, at = sweep.cache, version_of(view.resource_version)
         changed = cache.drop_slice(view, version=at) if deleted else cache.put_slice(view)
         if changed:
+            sweep.wake(view.node)
+
+
+def _register_rules(
+    registry: kopf.OperatorRegistry,
+    sweep: Sweep,
+    is_deletion: Callable[[kopf.RawEvent], bool],
+    *,
+    api: str,
+) -> None:
+    group, _, version = api.partition("/")
+    labels = {names.DEVICE_RULE: kopf.PRESENT}
+
+    @kopf.on.event(group, version, device_rule.PLURAL, labels=labels, registry=registry, id="device-rule")
+    async def rule(event: kopf.RawEvent, **_: Any) -> None:
+        """Somebody deleted or changed a rule of ours; most often it is the echo of our own write."""
+        deleted = is_deletion(event)
+        view = device_rule.parse(event["object"])
+        if view is None:
+            return
+        if sweep.cache.drop_rule(view) if deleted else sweep.cache.put_rule(view):
             sweep.wake(view.node)

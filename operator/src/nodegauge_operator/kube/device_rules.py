@@ -14,7 +14,7 @@ from nodegauge_operator.core import device_rule
 from nodegauge_operator.core.device_rule import GROUP, PLURAL, DeviceRule
 from nodegauge_operator.kube.client import MERGE, Client, manager
 from nodegauge_operator.kube.deletion import delete_this
-from nodegauge_operator.kube.errors import AlreadyExists, NotFound, Refused
+from nodegauge_operator.kube.errors import AlreadyExists, KubeError, NotFound, Refused
 
 
 async def served(client: Client) -> str:
@@ -28,6 +28,16 @@ async def served(client: Client) -> str:
     except NotFound:
         pass  # the group, or a version that has just gone
     return ""
+
+
+async def listable(client: Client) -> str:
+    """The same, and we may list them; empty also if the API server gives no answer."""
+    try:
+        if api := await served(client):
+            await client.call("GET", f"/apis/{api}/{PLURAL}", query={"limit": 1})
+    except KubeError:
+        return ""
+    return api
 
 
 async def each(client: Client, *, api: str) -> AsyncIterator[DeviceRule]:

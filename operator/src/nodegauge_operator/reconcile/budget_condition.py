@@ -1,10 +1,11 @@
-"""The condition `GatesWithinBudget` of a policy: how many nodes are tainted and held back, and why."""
+"""The condition `GatesWithinBudget` of a policy: nodes that are tainted and held back, why, and devices."""
 
 from __future__ import annotations
 
 from nodegauge_operator.api.report import NEVER
 from nodegauge_operator.names import BudgetReason
 from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.device_budget import DeviceBudget
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.node_counts import CLUSTER
 
@@ -17,8 +18,34 @@ State = tuple[str, str, str]
 """Status, reason and message of a condition."""
 
 
-def within_budget(cache: Cache, budget: GateBudget, name: str) -> State:
-    """Its state; nodes that only incidents hold back wait for no slot."""
+def within_budget(cache: Cache, budget: GateBudget, devices: DeviceBudget, name: str) -> State:
+    """Its state.  What only incidents hold back waits for no slot."""
+    status, reason, message = _of_nodes(cache, budget, name)
+    if not (held_back := _devices_held_back(cache, budget, devices, name)):
+        return status, reason, message
+    if status == "True":
+        reason = BudgetReason.DEVICE_BUDGET_EXHAUSTED
+    return "False", reason, f"{message.removesuffix('.')}. {held_back}"
+
+
+def _devices_held_back(cache: Cache, budget: GateBudget, devices: DeviceBudget, name: str) -> str:
+    """Why devices wait for their rule, in words; empty if none does."""
+    counted, nodes = budget.counters.devices(name), budget.counters.waiting_devices(name)
+    if not counted.waiting:
+        return ""
+    scope, where = name, f"spec.budget.gatedDevices ({cache.policies[name].spec.budget.gated_devices})"
+    if devices.used(name) < devices.slots(name):
+        scope, where = (
+            CLUSTER,
+            f"operator.maxGatedNodes ({budget.cluster}), which counts all policies' devices",
+        )
+    return (
+        f"Devices: {devices.used(scope)} of {devices.slots(scope)} slots used, {counted.waiting} more held "
+        f"back on {n_nodes(len(nodes))}. They are gated as slots become free; see {where}."
+    )
+
+
+def _of_nodes(cache: Cache, budget: GateBudget, name: str) -> State:
     setting = cache.policies[name].spec.budget.gated_nodes
     used, slots = budget.used(name), budget.slots(name)
     waiting = sum(1 for since in budget.counters.waiting(name).values() if since < NEVER)

@@ -137,12 +137,15 @@ class Cache:
         self._policy_names.pop(name, None)
 
     def put_rule(self, rule: DeviceRule) -> bool:
-        """Keep a DeviceTaintRule of ours unless a newer one is known; whether it changed."""
+        """Keep a DeviceTaintRule of ours unless a newer one is known; whether what it says changed.  Its
+        status changes with each pod that it hits."""
         known = self._rules.setdefault(rule.node, {})
         before = known.get(rule.name)
         if self.was_dropped(rule.uid) or (before is not None and not _newer(rule, before)):
             return False
         known[rule.name] = rule
+        if before is not None and before.uid == rule.uid and before.says(rule):
+            return False
         self._changed(rule.node)
         return True
 

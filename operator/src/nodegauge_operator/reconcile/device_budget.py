@@ -53,11 +53,13 @@ class DeviceBudget:
 
     def used(self, scope: str) -> int:
         """Devices that use a slot; more than there are after the budget shrank."""
-        in_flight = sum(
-            max(0, self._in_flight(name) - self._counters.gated_devices(name))
-            for name in list(self._reserved)
-            if scope in (CLUSTER, self._policy_of(name))
-        )
+        in_flight = 0
+        for name in list(self._reserved):
+            more = self._in_flight(name) - self._counters.gated_devices(name)
+            if more <= 0:
+                self.confirm(name)  # rules or report show it; in a storm, reports come long after rules
+            elif scope in (CLUSTER, self._policy_of(name)):
+                in_flight += more
         return self._counters.devices(scope).gated + in_flight
 
     def allowance(self, name: str) -> int:
@@ -77,7 +79,7 @@ class DeviceBudget:
         return True
 
     def confirm(self, name: str) -> None:
-        """The report shows what is used from now on."""
+        """Report and rules show what is used from now on."""
         self._reserved.pop(name, None)
 
     def offer(self, *, busy: Set[str]) -> list[str]:

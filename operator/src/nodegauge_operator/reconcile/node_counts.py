@@ -187,6 +187,7 @@ class PolicyCounts(Struct, kw_only=True):
         self.devices = Devices(
             all=self.devices.all + by * counts.devices.all,
             gated=self.devices.gated + by * counts.devices.gated,
+            waiting=self.devices.waiting + by * counts.devices.waiting,
         )
         (self.devices_wait.add if by > 0 and counts.devices.waiting else self.devices_wait.discard)(name)
         for cause, gpus in counts.gpus.lost.items():
@@ -285,7 +286,7 @@ class NodeCounters:
         return self._nodes[node].turn if node in self._nodes else LAST_IN_LINE
 
     def devices(self, policy: str) -> Devices:
-        """Devices of the nodes that follow the policy: all, and those that are gated."""
+        """Devices of the nodes that follow the policy, without their turn."""
         return self._of(policy).devices
 
     def gated_devices(self, node: str) -> int:

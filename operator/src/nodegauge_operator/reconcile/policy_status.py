@@ -28,6 +28,7 @@ from nodegauge_operator.reconcile import node_series
 from nodegauge_operator.reconcile.budget_condition import State, n_nodes, within_budget
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.concurrency import Concurrency
+from nodegauge_operator.reconcile.device_budget import DeviceBudget
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.incident_status import IncidentStatus
 from nodegauge_operator.reconcile.node_counts import CLUSTER, NOT_READY, UNREADABLE
@@ -71,6 +72,7 @@ class PolicyStatus:
         client: Client,
         cache: Cache,
         gate_budget: GateBudget,
+        device_budget: DeviceBudget,
         concurrency: Concurrency,
         incidents: IncidentStatus,
         obstacles: Obstacles,
@@ -92,6 +94,7 @@ class PolicyStatus:
         self._clock = clock
         self._jitter = jitter
         self._budget = gate_budget
+        self._devices = device_budget
         self._concurrency = concurrency
         self._incidents = incidents
         self._obstacles = obstacles
@@ -163,9 +166,10 @@ class PolicyStatus:
         metrics = self._metrics
         by_kind = (metrics.nodes, metrics.interconnect, metrics.measured, metrics.gated)
         of_gates = (metrics.held_back, metrics.newly_gated, metrics.overrides, metrics.silent)
+        of_devices = (metrics.gated_devices, metrics.held_back_devices)
         others = (metrics.oldest_reading, metrics.foreign, metrics.unreadable, metrics.health_interval)
         of_feeding = (metrics.gpus_allocated, metrics.gpus_lost)
-        for gauge in (*by_kind, *of_gates, *others, *of_feeding, metrics.obstacles):
+        for gauge in (*by_kind, *of_gates, *of_devices, *others, *of_feeding, metrics.obstacles):
             gauge.clear()
         for name in self._failed:
             metrics.obstacles.labels(name, Obstacle.STATUS).set(1)
@@ -177,6 +181,9 @@ class PolicyStatus:
             metrics.unreadable.labels(name).set(self._counters.unreadable(name))
             metrics.foreign.labels(name).set(sum(self._foreign(name).values()))
             metrics.held_back.labels(name).set(len(self._counters.waiting(name)))
+            devices = self._counters.devices(name)
+            metrics.gated_devices.labels(name).set(devices.gated)
+            metrics.held_back_devices.labels(name).set(devices.waiting)
             metrics.newly_gated.labels(name).set(self._budget.rate.count(name))
             for (taint, cause), count in self._counters.gates(name).items():
                 metrics.gated.labels(name, taint, cause).set(count)
@@ -247,7 +254,7 @@ class PolicyStatus:
         }
         if name in self._cache.policies:
             states[BREAKER_OPEN] = self._incidents.condition(name)
-            states[WITHIN_BUDGET] = within_budget(self._cache, self._budget, name)
+            states[WITHIN_BUDGET] = within_budget(self._cache, self._budget, self._devices, name)
             states[WATCHERS_READY] = self._watchers.condition(name)
             states[KEEP_UP] = self._keep_up(name, before.get(KEEP_UP))
         for kind, _ in _failed(states):

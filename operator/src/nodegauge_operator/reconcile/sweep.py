@@ -99,6 +99,7 @@ class Sweep:
             client=client,
             cache=cache,
             gate_budget=self._budget,
+            device_budget=self._reconciler.device_budget,
             concurrency=self._concurrency,
             incidents=IncidentStatus(
                 client=client,
@@ -442,7 +443,7 @@ class Sweep:
             if self._run_ended_at.get(name) == run_ended_at:
                 self._run_ended_at.pop(name, None)
             if reconciled is None:
-                self._queue.wake(name, priority=Priority.HIGH)
+                self._queue.wake(name, priority=Priority.REST)
             else:
                 if granted or not reconciled.waits:
                     self._failures.pop(name, None)  # else the failed write was only put off: keep its backoff

@@ -1,7 +1,7 @@
-"""Which nodes to reconcile, and when: woken names in two queues, and a heap of timers, one per node.
+"""Which nodes to reconcile, and when: woken names in three queues, and a heap of timers, one per node.
 
-Nodes with news go before nodes that only have to be checked: a full list or a changed policy wakes
-thousands of the latter.
+Nodes with news go before nodes of which the first write is made, and these before nodes that only have to be
+checked: a full list or a changed policy wakes thousands of the latter.
 
 `BackgroundTask` keeps a slow answer of the API server from delaying the nodes.  It runs at most one task at
 a time and raises its error in the loop, so that the error is noticed.
@@ -22,28 +22,33 @@ STALE_ENTRIES = 64
 
 
 class Priority(Enum):
-    """All nodes of `HIGH` go before those of `LOW`."""
+    """All nodes of a priority go before those of the next."""
 
     HIGH = auto()
+    """Has news."""
+    REST = auto()
+    """Its labels, taints or rules are written, and its report is not."""
     LOW = auto()
+    """To be checked."""
 
 
 class WorkQueue:
     """Names of nodes to reconcile.  Times of timers are epoch seconds."""
 
     def __init__(self) -> None:
-        self._high: dict[str, None] = {}
-        self._low: dict[str, None] = {}
+        self._queues: dict[Priority, dict[str, None]] = {priority: {} for priority in Priority}
         self._heap: list[tuple[float, str]] = []
         self._timer_of: dict[str, float] = {}
 
     def wake(self, name: str, *, priority: Priority = Priority.LOW) -> None:
-        """Reconcile the node soon; a node that is woken twice keeps its position."""
-        if priority is Priority.HIGH:
-            self._low.pop(name, None)
-            self._high.setdefault(name)
-        elif name not in self._high:
-            self._low.setdefault(name)
+        """Reconcile the node soon; a node that is woken twice keeps its position, or gets a higher one."""
+        for queued, names in self._queues.items():
+            if queued is priority:
+                names.setdefault(name)
+            elif queued.value > priority.value:
+                names.pop(name, None)
+            elif name in names:
+                return
 
     def set_timer(self, name: str, at: float) -> None:
         """Wake the node at `at`, instead of at its earlier timer; infinity for no timer."""
@@ -72,25 +77,25 @@ class WorkQueue:
         return self._heap[0][0] if self._heap else NEVER
 
     def take(self, count: int, *, busy: frozenset[str]) -> list[str]:
-        """Remove up to `count` woken names that are not `busy`, those of high priority first."""
+        """Remove up to `count` woken names that are not `busy`, by priority."""
         chosen: list[str] = []
-        for name in chain(self._high, self._low):
+        for name in chain(*self._queues.values()):
             if len(chosen) >= count:
                 break
             if name not in busy:
                 chosen.append(name)
-        for name in chosen:
-            self._high.pop(name, None)
-            self._low.pop(name, None)
+        for names in self._queues.values():
+            for name in chosen:
+                names.pop(name, None)
         return chosen
 
     def has_news(self, *, busy: frozenset[str]) -> bool:
         """Whether a node of high priority waits that is not `busy`."""
-        return any(name not in busy for name in self._high)
+        return any(name not in busy for name in self._queues[Priority.HIGH])
 
     def pending(self, *, busy: frozenset[str]) -> bool:
         """Whether `take` would return a name."""
-        return any(name not in busy for name in chain(self._high, self._low))
+        return any(name not in busy for name in chain(*self._queues.values()))
 
 
 class BackgroundTask:
