@@ -13,8 +13,7 @@ from testbed.wait import wait_for
 
 Object = dict[str, Any]
 
-NAMESPACE = "/api/v1/namespaces/default"
-PODS = f"{NAMESPACE}/pods"
+PODS = "/api/v1/namespaces/default/pods"
 DRA = "/apis/resource.k8s.io/v1"
 NOW = {"gracePeriodSeconds": 0}
 SLEEPS: Object = {"image": "busybox", "command": ["sleep", "3600"]}
