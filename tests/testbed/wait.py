@@ -28,8 +28,10 @@ class Progress:
 
     def say(self, text: str) -> None:
         line = f"[{time.monotonic() - self._began:6.1f} s] {text}"
-        whole = {"break_long_words": False, "break_on_hyphens": False}
-        print(textwrap.fill(line, WIDTH, subsequent_indent="    ", **whole), flush=True)
+        wrapper = textwrap.TextWrapper(
+            WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
+        print(wrapper.fill(line), flush=True)
 
 
 def wait_for(
