@@ -28,8 +28,9 @@ class Progress:
 
     def say(self, text: str) -> None:
         line = f"[{time.monotonic() - self._began:6.1f} s] {text}"
-        whole = {"break_long_words": False, "break_on_hyphens": False}
-        print(textwrap.fill(line, WIDTH, subsequent_indent="    ", **whole), flush=True)
+        wrapper = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False)
+        wrapper.subsequent_indent = "    "
+        print(wrapper.fill(line), flush=True)
 
 
 def wait_for(
