@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from nodegauge_contract import Result
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
+from nodegauge_operator.api.desired_device import DesiredDevice
 from nodegauge_operator.api.policy import Mode, Policy, PolicySpec
 from nodegauge_operator.api.report import DesiredNode, GateState, Outcome, Report, ReportStatus, Run, stamp
 from nodegauge_operator.core import (
@@ -72,6 +73,7 @@ def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = 
         override=context.override,
     )
     after = replace(after, verdict=verdicts.overall(context, after))
+    after = replace(after, desired=replace(after.desired, devices=_devices(context, after)))
     read = wording.covered(context, after, most=MAX_READ)
     after = replace(after, summary=wording.summary(context, after), desired=_desired_node(context, after))
     if context.policy.spec.mode is not Mode.PAUSED:
@@ -134,18 +136,24 @@ def _desired_node(context: Context, status: ReportStatus) -> DesiredNode:
     return DesiredNode(
         labels={k: v for k, v in (labels | short).items() if v and names.is_label_value(v)},
         taints=taints,
-        devices=device_gates.desired(
-            status,
-            policy=context.policy,
-            node=context.node,
-            slots=context.device_slots if context.device_rules else 0,
-        ),
+        devices=status.desired.devices,
         condition=condition,
         reason=reason,
         message=wording.condition_message(context, status),
         conflicts=conflicts,
         refusal=refusal,
     )
+
+
+def _devices(context: Context, status: ReportStatus) -> list[DesiredDevice]:
+    """The devices that this status gates, as `_desired_node`; all texts name them."""
+    policy = context.policy
+    if policy.spec.mode is Mode.PAUSED:
+        return status.desired.devices
+    if policy.spec.mode is Mode.OBSERVE:
+        return []
+    slots = context.device_slots if context.device_rules else 0
+    return device_gates.desired(status, policy=policy, node=context.node, slots=slots)
 
 
 def _condition(context: Context, status: ReportStatus) -> tuple[str, str]:
