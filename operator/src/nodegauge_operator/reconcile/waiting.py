@@ -19,6 +19,7 @@ from nodegauge_operator.core.waiting import (
     ClaimName,
     Demand,
     HoldingRun,
+    Sign,
     WaitingPod,
     claimed_gpus,
     demand,
@@ -41,7 +42,7 @@ is well needs one or two."""
 LOOK_SECONDS, GATHER_SECONDS, MOST_OF_A_CORE = 1.0, 0.1, 0.2
 """How often it is looked again while somebody waits, without and with news, and how much of a core looking
 may take: with 20,000 pods that wait one look takes 0.1 s.  Chosen by this project."""
-RETRY_SECONDS, REFUSED_SECONDS = 1.0, 30.0
+LIST_AGAIN_SECONDS, REFUSED_SECONDS = 1.0, 30.0
 WAY_OUT = "upgrade the chart, which brings the right, or set giveWay.enabled to false"
 HOLDERS = tuple(kind.name for kind in KINDS.values() if kind.holds_gpus)
 
@@ -81,6 +82,11 @@ class Waiting:
         """UID of a run's pod to the name of the pod for which it ends."""
         self._served: dict[str, tuple[str, float]] = {}
         """UID of a pod to the node where a run ended for it, and when that was last seen there, monotonic."""
+        self._ended_for: set[str] = set()
+        """UIDs of pods that wait and for which a run has ended."""
+        self._in_vain: set[str] = set()
+        """Those of them that something else kept waiting all the same: only a clear sign counts of them, or
+        each run would change the scheduler's words, and end."""
         self._held_back: set[str] = set()
         """Nodes where a run was due and could not start."""
         self._dirty, self._freed, self._any_run, self._looked_at = False, False, False, monotonic()
@@ -149,6 +155,7 @@ class Waiting:
         for uid, pod in runs_to_end(waiting, runs.values(), served=served).items():
             node = runs[uid].node.name
             self._served[pod.uid] = node, now
+            self._ended_for.add(pod.uid)
             self.ends[uid] = pod.name
             log.info("node %s: a run ends: pod %s waits for GPUs", node, pod.name, extra={"node": node})
             yield node
@@ -177,7 +184,7 @@ class Waiting:
                                 self.put(body, waits=waits)
                 except KubeError as error:
                     was_current, self._current = self._current, False
-                    await self._failed(error, pause=0.0 if was_current else RETRY_SECONDS)
+                    await self._failed(error, pause=0.0 if was_current else LIST_AGAIN_SECONDS)
 
     async def _list(self) -> str:
         seen, version = set(), ""
@@ -216,6 +223,8 @@ class Waiting:
             self._drop(uid)
             return
         self._pods[uid] = pod
+        if pod.sign is Sign.OTHER and uid in self._ended_for:
+            self._in_vain.add(uid)
         for claim in pod.claims:
             self._of_claim.setdefault(claim.key, set()).add(uid)
             if claim.key not in self._claims and claim.name:
@@ -226,7 +235,8 @@ class Waiting:
     def _count(self, uid: str) -> None:
         """Take the pod's demand as it is known now."""
         pod, before = self._pods.get(uid), self._demand_of.pop(uid, None)
-        wanted = demand(pod, self._claims) if pod is not None else None
+        vain = pod is not None and uid in self._in_vain and pod.sign is not Sign.DEVICES
+        wanted = demand(pod, self._claims) if pod is not None and not vain else None
         if wanted is not None:
             self._demand_of[uid] = wanted
             self._demands[wanted] += 1
@@ -242,6 +252,8 @@ class Waiting:
         pod = self._pods.pop(uid, None)
         if pod is None:
             return
+        self._ended_for.discard(uid)
+        self._in_vain.discard(uid)
         for claim in pod.claims:
             users = self._of_claim.get(claim.key, set())
             users.discard(uid)
@@ -266,7 +278,7 @@ class Waiting:
                 except KubeError as error:
                     log.log(error.log_level, "claim %s cannot be read: %s", key, error)
                     self._to_read.setdefault(key, claim)
-                    await asyncio.sleep(RETRY_SECONDS)
+                    await asyncio.sleep(LIST_AGAIN_SECONDS)
                     continue
                 self._claim_read(key, body)
 
