@@ -309,5 +309,7 @@ async def test_whom_nobody_sees_no_run_can_give_way_to(
     await operator.begin(1, gpus=2, after=6 * RUN_SECONDS)
     follow = operator.sweep._reconciler.waiting
     assert "giveWay.enabled" in follow.problem
+    assert operator.cluster.condition("Ready")["reason"] == "PodsRefused"
+    assert operator.sample("nodegauge_obstacles", policy="default", kind=names.Obstacle.PODS) == 1
     assert probe(operator)["lastRun"]["outcome"] == "read"
     assert follow.keeps_off(make_node()), "nobody could take what a claim holds"

@@ -63,6 +63,8 @@ class Waiting:
         """Called when `take_to_wake` has something to say soon."""
         self.gpu_names = frozenset(gpu_names)
         self.problem = "the pods that wait are not listed yet" if self.gpu_names else ""
+        self._refused = dict.fromkeys(("pods", "claims"), "")
+        """What the API server says where a right is missing; empty for nothing."""
         self._client = client
         self._cache = cache
         self._clock, self._monotonic = clock, monotonic
@@ -92,6 +94,10 @@ class Waiting:
         self._dirty, self._freed, self._any_run, self._looked_at = False, False, False, monotonic()
         self._cost = 0.0
         """Seconds that the last look took."""
+
+    def refusal(self) -> str:
+        """Which right is missing, and the way out; empty for none."""
+        return next(filter(None, self._refused.values()), "")
 
     def count(self) -> int:
         """Pods of others that wait for GPUs."""
@@ -197,6 +203,7 @@ class Waiting:
             self._drop(uid)
         if not self._listed or self.problem:
             self._listed, self.problem, self._freed = True, "", True
+            self._refused["pods"] = ""
         self.changed()
         return version
 
@@ -208,6 +215,7 @@ class Waiting:
             text = f"it is not known who waits for GPUs, and no run ends for them: {error}; {WAY_OUT}"
             log.log(logging.DEBUG if self.problem == text else logging.WARNING, text)
             self.problem, self._listed, self._freed = text, True, True
+            self._refused["pods"] = text
             for uid in list(self._pods):
                 self._drop(uid)
             self.changed()
@@ -277,6 +285,9 @@ class Waiting:
                     continue  # the pod's next event names another one
                 except KubeError as error:
                     log.log(error.log_level, "claim %s cannot be read: %s", key, error)
+                    if isinstance(error, Forbidden):
+                        text = f"no run ends for pods that wait by claim: {error}; {WAY_OUT}"
+                        self._refused["claims"] = text
                     self._to_read.setdefault(key, claim)
                     await asyncio.sleep(LIST_AGAIN_SECONDS)
                     continue
@@ -284,6 +295,7 @@ class Waiting:
 
     def _claim_read(self, key: str, body: dict[str, Any]) -> None:
         """One of a template stands for all: whether this one has its devices says nothing of the others."""
+        self._refused["claims"] = ""
         of_template = key.startswith("template/")
         if users := self._of_claim.get(key):
             asked = claimed_gpus(body | {"status": {}} if of_template else body, gpu_names=self.gpu_names)
