@@ -147,7 +147,7 @@ def chart() -> Iterator[str]:
     schema = msgspec.json.decode(text(SCHEMA))
     defaults, variant = (msgspec.yaml.decode(text(f)) for f in (VALUES, VARIANT))
     templates = "\n".join(map(text, files(f"{CHART}/templates")))
-    yield from in_schema(defaults, schema, schema["definitions"])
+    yield from in_schema(defaults, schema, schema["definitions"], templates=templates)
 
     def rendered(thing: Thing) -> bool:
         groups = itertools.accumulate(f"Values.{thing.name}".split("."), "{}.{}".format)
@@ -164,8 +164,11 @@ def chart() -> Iterator[str]:
     )
 
 
-def in_schema(values: Any, rule: Any, definitions: Any, path: str = "") -> Iterator[str]:
-    """What values and schema do not have alike; null may remove maps and lists, no group and single value."""
+def in_schema(
+    values: Any, rule: Any, definitions: Any, path: str = "", *, templates: str = ""
+) -> Iterator[str]:
+    """What values and schema do not have alike; null may remove maps and lists, no group and single value,
+    unless a template has its default, for releases that are older than it."""
 
     def resolved(rule: Any) -> Any:
         name = rule.get("$ref", "").removeprefix("#/definitions/")
@@ -185,8 +188,9 @@ def in_schema(values: Any, rule: Any, definitions: Any, path: str = "") -> Itera
         whole = isinstance(values[key], list) or (
             isinstance(values[key], dict) and "properties" not in listed[key]
         )
-        if whole == (key in rule["required"]):
-            yield f"{SCHEMA}: {path}{key}: {'remove it from' if whole else 'add it to'} required"
+        optional = whole or f".Values.{path}{key} | default" in templates
+        if optional == (key in rule["required"]):
+            yield f"{SCHEMA}: {path}{key}: {'remove it from' if optional else 'add it to'} required"
         yield from in_schema(values[key], listed[key], definitions, f"{path}{key}.")
 
 

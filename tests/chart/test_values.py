@@ -176,6 +176,8 @@ def test_good_values_are_accepted(helm: Helm) -> None:
     """The schema accepts what the CRD accepts in a policy, and what helm passes to every chart."""
     for _, values in batches({json.dumps(values): values for values in GOOD}):
         assert helm.template(values), values
+    older = dict.fromkeys(("driverAccess", "hostDriver", "giveWay"))
+    assert helm.template(older) == helm.template(), "helm upgrade --reuse-values from a chart that had none"
 
 
 def test_chart_metadata() -> None:

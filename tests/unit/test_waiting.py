@@ -60,10 +60,26 @@ def of_class(count: int) -> Body:
     return {"containers": [{"resources": {"limits": limits}}] * 2}
 
 
+def told(reasons: str, spec: Body = EIGHT) -> Body:
+    """As kube-scheduler 1.37.2 says why no node would do."""
+    words = f"0/2 nodes are available: {reasons}. preemption: 0/2 nodes are available: 2 Insufficient cpu."
+    return body(spec) | {"status": {"conditions": [UNSCHEDULABLE | {"message": words}]}}
+
+
+VOLUME = "2 node(s) didn't find available persistent volumes to bind"
+
+
 @pytest.mark.parametrize(
     ("pod", "gpus"),
     [
         (body(), 8),
+        (told("2 Insufficient memory"), 8),
+        (told("1 cannot allocate all claims, 1 node(s) were unschedulable", CLAIM), 1),
+        (told("1 node(s) had untolerated taint(s), 1 node(s) were unschedulable"), None),
+        (told('persistentvolumeclaim "gone" not found'), None),
+        (told("pod has unbound immediate PersistentVolumeClaims"), None),
+        (told("request g: device class nope.example.com does not exist", CLAIM), None),
+        (told("2 node(s) didn't match pod anti-affinity rules"), 8),
         (body(of_class(3) | {"initContainers": EIGHT["containers"]}), 8),
         (body(of_class(5) | {"initContainers": EIGHT["containers"]}), 10),
         (body(CLAIM), 1),
@@ -269,8 +285,18 @@ async def test_who_could_not_take_what_one_run_left_gets_another(
     assert follow.look() == {"node-2"}
     operator.sweep.cache.drop_pod(run(2).pod)
     assert (follow.look(), ended()) == (set(), 0)
-    await asyncio.sleep(RETRY_SECONDS + 1)
+    await asyncio.sleep(RETRY_SECONDS - 1)
+    assert follow.look() == set()
+    await asyncio.sleep(2)
     assert follow.look() == {"node-1"}
+    for words, waits in (
+        (VOLUME, 0),
+        ("2 Insufficient nvidia.com/gpu", 0),
+        ("2 cannot allocate all claims", 1),
+    ):
+        stream.say(told(words))
+        await asyncio.sleep(0.1)
+        assert follow.count() == waits, "it was in vain, until the scheduler says that devices alone lack"
     task.cancel()
 
 
@@ -283,5 +309,7 @@ async def test_whom_nobody_sees_no_run_can_give_way_to(
     await operator.begin(1, gpus=2, after=6 * RUN_SECONDS)
     follow = operator.sweep._reconciler.waiting
     assert "giveWay.enabled" in follow.problem
+    assert operator.cluster.condition("Ready")["reason"] == "PodsRefused"
+    assert operator.sample("nodegauge_obstacles", policy="default", kind=names.Obstacle.PODS) == 1
     assert probe(operator)["lastRun"]["outcome"] == "read"
     assert follow.keeps_off(make_node()), "nobody could take what a claim holds"

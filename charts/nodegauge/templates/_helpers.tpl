@@ -291,3 +291,22 @@ spec:
   policyName: {{ .name }}
   validationActions: [Deny, Audit]
 {{- end }}
+
+{{/*
+Values that `helm upgrade --reuse-values` lacks if the installed chart is older than they: how probes reach the driver, its
+folder on hosts, and what runs give way to, joined by commas (empty: they do not).
+*/}}
+{{- define "nodegauge.driverAccess" -}}
+{{- .Values.driverAccess | default "Auto" -}}
+{{- end }}
+
+{{- define "nodegauge.driverFolder" -}}
+{{- get (.Values.hostDriver | default dict) "folder" | default "/home/kubernetes/bin/nvidia/lib64" -}}
+{{- end }}
+
+{{- define "nodegauge.giveWayTo" -}}
+{{- $give := .Values.giveWay | default dict -}}
+{{- if dig "enabled" true $give -}}
+{{- join "," (get $give "resources" | default (list "nvidia.com/gpu" "gpu.nvidia.com" "mig.nvidia.com" "vfio.gpu.nvidia.com")) -}}
+{{- end -}}
+{{- end }}

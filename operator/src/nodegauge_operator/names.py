@@ -350,6 +350,9 @@ class PolicyReason(StrEnum):
     others, or writes come to no end; the message says which."""
     LISTS_FAIL = "ListsFail"
     """Full lists fail while the API server answers other calls: what the watches miss is not seen."""
+    PODS_REFUSED = "PodsRefused"
+    """The API server does not let the operator see which pods wait for GPUs, or what their claims ask for: no
+    run ends for them."""
     STANDING_BY = "StandingBy"
     """The Lease is another installation's, or cannot be renewed: nothing is written to nodes."""
     PAUSED = "Paused"
@@ -375,6 +378,8 @@ class Obstacle(StrEnum):
     """Another write for a node is refused, fails again and again, or writes come to no end."""
     LIST = "list"
     """Full lists fail while the API server answers other calls."""
+    PODS = "pods"
+    """The API server refuses to show pods that wait for GPUs, or their claims."""
     STATUS = "status"
     """The status of the policy cannot be written."""
     LEASE = "lease"

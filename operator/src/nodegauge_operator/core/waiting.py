@@ -7,7 +7,9 @@ pod then fits is the scheduler's business, and a doubt counts for the pod.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
+from enum import StrEnum, auto
 from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
@@ -28,6 +30,40 @@ MOST_DEMANDS = 256
 the same one, and so many take about a millisecond for a node."""
 CLOSED = ("NoSchedule", "NoExecute")
 NODE_NAME = "metadata.name"
+NO_NODE = re.compile(r"0/[0-9]+ nodes are available: (?P<reasons>.+?)(?:[.]?$|[.] )")
+"""How the stock scheduler says why no node would do; what it thinks of preemption follows (kubernetes 1.37,
+pkg/scheduler/framework, FitError.Error)."""
+DEVICES_LACK = "cannot allocate all claims"
+"""Of a node where all else was in order: the plugin for devices asks last (kubernetes 1.37, pkg/scheduler,
+default_plugins.go and dynamicresources.go)."""
+NEVER_OURS = re.compile(
+    r"node\(s\)(?!.*anti-affinity)|.*persistentvolumeclaim|.*device class .* does not exist"
+    r"|.*CSI driver is not installed",
+    re.IGNORECASE,
+)
+"""Reasons of the stock scheduler's plugins that no pod of ours can be the cause of: taints, labels, volumes,
+cordons, ports, classes.  Not among them: a lack of CPU, memory, GPUs or places for pods."""
+
+
+class Sign(StrEnum):
+    """What the scheduler's words say of why a pod waits."""
+
+    DEVICES = auto()
+    """On some node, for devices alone."""
+    UNCLEAR = auto()
+    """Perhaps for what a run of ours holds: the pod has the benefit of the doubt."""
+    OTHER = auto()
+    """On every node for something else: no run can help it by ending."""
+
+
+def sign_of(message: str) -> Sign:
+    """What the message of the pod's condition `PodScheduled` says; another scheduler's is unclear."""
+    found = NO_NODE.match(message)
+    reasons = [part.lstrip("0123456789 ") for part in found["reasons"].split(", ")] if found else []
+    if DEVICES_LACK in reasons:
+        return Sign.DEVICES
+    other = bool(reasons) and all(NEVER_OURS.match(reason) for reason in reasons)
+    return Sign.OTHER if other else Sign.UNCLEAR
 
 
 class Expression(NamedTuple):
@@ -130,6 +166,8 @@ class WaitingPod(Struct, frozen=True, kw_only=True):
     """Since when it waits, epoch seconds."""
     nominated: str = ""
     """The node where the scheduler makes room for it; empty for none."""
+    sign: Sign = Sign.UNCLEAR
+    """What the scheduler says of why."""
 
 
 class Demand(NamedTuple):
@@ -190,6 +228,7 @@ def waiting_pod(body: Mapping[str, Any], *, gpu_names: Collection[str]) -> Waiti
         priority=spec.get("priority") or 0,
         since=unstamp(placed.get("lastTransitionTime") or ""),
         nominated=status.get("nominatedNodeName") or "",
+        sign=sign_of(placed.get("message") or ""),
     )
 
 
@@ -206,8 +245,10 @@ def claimed_gpus(body: Mapping[str, Any], *, gpu_names: Collection[str]) -> int:
 
 
 def demand(pod: WaitingPod, known: Mapping[str, int]) -> Demand | None:
-    """What the pod waits for; None for no GPUs.  `known`: GPUs by `ClaimName.key`; of a claim that was not
-    read the most modest request is assumed."""
+    """What the pod waits for; None for no GPUs, or if something else keeps it from every node.  `known`: GPUs
+    by `ClaimName.key`; of a claim that was not read the most modest request is assumed."""
+    if pod.sign is Sign.OTHER:
+        return None
     by_claim = sum(known.get(claim.key, 1) for claim in pod.claims)
     gpus = pod.gpus + by_claim
     return Demand(min(gpus, ALL), not pod.gpus, pod.placement) if gpus else None

@@ -7,7 +7,7 @@ does not repeat is over.  Whether a node is written to is none of its business.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from nodegauge_operator.api.policy import Mode
 from nodegauge_operator.core.actions import Refusal
@@ -55,6 +55,8 @@ class Obstacles:
     def __init__(self, cache: Cache, *, interconnect_keys: Collection[str] = ()) -> None:
         self.lists = ""
         """Why full lists fail while the API server answers other calls; empty if they do not."""
+        self.pods: Callable[[], str] = str
+        """Why it may not be seen who waits for GPUs; empty if it may."""
         self._cache = cache
         self._keys = interconnect_keys
         self._of_node: dict[str, tuple[Refusal, ...]] = {}
@@ -67,11 +69,13 @@ class Obstacles:
             self._of_node.pop(node, None)
 
     def counts(self, policy: str) -> Counter[Obstacle]:
-        """Nodes of the policy, by what is refused there; lists, and a key that will be, count once."""
+        """Nodes of the policy, by what is refused there; lists, pods, and a key that will
+        be, count once."""
         counts = Counter(kind for _, refusals in self._of(policy) for kind in {one.kind for one in refusals})
         if self._refused_key(policy):
             counts[Obstacle.LABEL] = max(1, counts[Obstacle.LABEL])
-        return counts + Counter([Obstacle.LIST] if self.lists else ())
+        alone = {Obstacle.LIST: self.lists, Obstacle.PODS: self.pods()}
+        return counts + Counter(kind for kind, why in alone.items() if why)
 
     def state(self, policy: str) -> State | None:
         """`Ready` of the policy, if something is refused on its nodes: the first thing by `REASONS`."""
@@ -85,6 +89,8 @@ class Obstacles:
                 f"full lists fail, so that what the watches miss is not seen: {self.lists[:MAX_MESSAGE]}"
             )
             return "False", PolicyReason.LISTS_FAIL, message
+        if not pairs and (why := self.pods()):
+            return "False", PolicyReason.PODS_REFUSED, why[:MAX_MESSAGE]
         if not pairs:
             return None
         order = list(REASONS)

@@ -127,6 +127,7 @@ class Reconciler:
             monotonic=self._monotonic,
         )
         """Whom our runs give way to."""
+        self.obstacles.pods = self.waiting.refusal
         self.breaker = Breaker(cache, now=clock, metrics=metrics)
         self._peers = {
             kind.name: Peers(cache, kind.peer_value) for kind in EVERY.values() if kind.peer_value is not None

@@ -19,6 +19,7 @@ from nodegauge_operator.core.waiting import (
     ClaimName,
     Demand,
     HoldingRun,
+    Sign,
     WaitingPod,
     claimed_gpus,
     demand,
@@ -41,7 +42,7 @@ is well needs one or two."""
 LOOK_SECONDS, GATHER_SECONDS, MOST_OF_A_CORE = 1.0, 0.1, 0.2
 """How often it is looked again while somebody waits, without and with news, and how much of a core looking
 may take: with 20,000 pods that wait one look takes 0.1 s.  Chosen by this project."""
-RETRY_SECONDS, REFUSED_SECONDS = 1.0, 30.0
+LIST_AGAIN_SECONDS, REFUSED_SECONDS = 1.0, 30.0
 WAY_OUT = "upgrade the chart, which brings the right, or set giveWay.enabled to false"
 HOLDERS = tuple(kind.name for kind in KINDS.values() if kind.holds_gpus)
 
@@ -62,6 +63,8 @@ class Waiting:
         """Called when `take_to_wake` has something to say soon."""
         self.gpu_names = frozenset(gpu_names)
         self.problem = "the pods that wait are not listed yet" if self.gpu_names else ""
+        self._refused = dict.fromkeys(("pods", "claims"), "")
+        """What the API server says where a right is missing; empty for nothing."""
         self._client = client
         self._cache = cache
         self._clock, self._monotonic = clock, monotonic
@@ -81,11 +84,20 @@ class Waiting:
         """UID of a run's pod to the name of the pod for which it ends."""
         self._served: dict[str, tuple[str, float]] = {}
         """UID of a pod to the node where a run ended for it, and when that was last seen there, monotonic."""
+        self._ended_for: set[str] = set()
+        """UIDs of pods that wait and for which a run has ended."""
+        self._in_vain: set[str] = set()
+        """Those of them that something else kept waiting all the same: only a clear sign counts of them, or
+        each run would change the scheduler's words, and end."""
         self._held_back: set[str] = set()
         """Nodes where a run was due and could not start."""
         self._dirty, self._freed, self._any_run, self._looked_at = False, False, False, monotonic()
         self._cost = 0.0
         """Seconds that the last look took."""
+
+    def refusal(self) -> str:
+        """Which right is missing, and the way out; empty for none."""
+        return next(filter(None, self._refused.values()), "")
 
     def count(self) -> int:
         """Pods of others that wait for GPUs."""
@@ -149,6 +161,7 @@ class Waiting:
         for uid, pod in runs_to_end(waiting, runs.values(), served=served).items():
             node = runs[uid].node.name
             self._served[pod.uid] = node, now
+            self._ended_for.add(pod.uid)
             self.ends[uid] = pod.name
             log.info("node %s: a run ends: pod %s waits for GPUs", node, pod.name, extra={"node": node})
             yield node
@@ -177,7 +190,7 @@ class Waiting:
                                 self.put(body, waits=waits)
                 except KubeError as error:
                     was_current, self._current = self._current, False
-                    await self._failed(error, pause=0.0 if was_current else RETRY_SECONDS)
+                    await self._failed(error, pause=0.0 if was_current else LIST_AGAIN_SECONDS)
 
     async def _list(self) -> str:
         seen, version = set(), ""
@@ -190,6 +203,7 @@ class Waiting:
             self._drop(uid)
         if not self._listed or self.problem:
             self._listed, self.problem, self._freed = True, "", True
+            self._refused["pods"] = ""
         self.changed()
         return version
 
@@ -201,6 +215,7 @@ class Waiting:
             text = f"it is not known who waits for GPUs, and no run ends for them: {error}; {WAY_OUT}"
             log.log(logging.DEBUG if self.problem == text else logging.WARNING, text)
             self.problem, self._listed, self._freed = text, True, True
+            self._refused["pods"] = text
             for uid in list(self._pods):
                 self._drop(uid)
             self.changed()
@@ -216,6 +231,8 @@ class Waiting:
             self._drop(uid)
             return
         self._pods[uid] = pod
+        if pod.sign is Sign.OTHER and uid in self._ended_for:
+            self._in_vain.add(uid)
         for claim in pod.claims:
             self._of_claim.setdefault(claim.key, set()).add(uid)
             if claim.key not in self._claims and claim.name:
@@ -226,7 +243,8 @@ class Waiting:
     def _count(self, uid: str) -> None:
         """Take the pod's demand as it is known now."""
         pod, before = self._pods.get(uid), self._demand_of.pop(uid, None)
-        wanted = demand(pod, self._claims) if pod is not None else None
+        vain = pod is not None and uid in self._in_vain and pod.sign is not Sign.DEVICES
+        wanted = demand(pod, self._claims) if pod is not None and not vain else None
         if wanted is not None:
             self._demand_of[uid] = wanted
             self._demands[wanted] += 1
@@ -242,6 +260,8 @@ class Waiting:
         pod = self._pods.pop(uid, None)
         if pod is None:
             return
+        self._ended_for.discard(uid)
+        self._in_vain.discard(uid)
         for claim in pod.claims:
             users = self._of_claim.get(claim.key, set())
             users.discard(uid)
@@ -265,13 +285,17 @@ class Waiting:
                     continue  # the pod's next event names another one
                 except KubeError as error:
                     log.log(error.log_level, "claim %s cannot be read: %s", key, error)
+                    if isinstance(error, Forbidden):
+                        text = f"no run ends for pods that wait by claim: {error}; {WAY_OUT}"
+                        self._refused["claims"] = text
                     self._to_read.setdefault(key, claim)
-                    await asyncio.sleep(RETRY_SECONDS)
+                    await asyncio.sleep(LIST_AGAIN_SECONDS)
                     continue
                 self._claim_read(key, body)
 
     def _claim_read(self, key: str, body: dict[str, Any]) -> None:
         """One of a template stands for all: whether this one has its devices says nothing of the others."""
+        self._refused["claims"] = ""
         of_template = key.startswith("template/")
         if users := self._of_claim.get(key):
             asked = claimed_gpus(body | {"status": {}} if of_template else body, gpu_names=self.gpu_names)
