@@ -66,7 +66,7 @@ from support.crds import differences, nodes_of, part, unbounded
 OPERATOR, JUDGE = "operator/src/nodegauge_operator", "operator/src/nodegauge_judge"
 PROBES = "probes/src/nodegauge_probes"
 RUNBOOK, ACT, NO_RUN = "docs/runbook.md", "Must I act now?", "No NCCL run happens"
-MODELS, OWN_ROWS = f"{JUDGE}/gpu_models.yaml", "tests/unit/test_gpu_models.py"
+MODELS, OWN_ROWS = f"{JUDGE}/gpu_models.yaml", "tests/unit/gpu-names.yaml"
 FLOORS = "tests/unit/test_judge_nccl_floors.py"
 CRD, FULL = "crds/gpuvalidationpolicies.yaml", "crds/examples/full.yaml"
 
@@ -143,8 +143,8 @@ def judge() -> Iterator[str]:
     yield from lacking(
         (Thing(MODELS, row.model) for row in known_models().rows),
         (
-            holds(OWN_ROWS, '"{t.name}": "'),
-            'no test knows this model; add "{t.name}": "NVML NAME" to NAMES in ' + OWN_ROWS,
+            holds(OWN_ROWS, "\n{t.name}: "),
+            "no test knows this model; add {t.name}: NVML NAME to " + OWN_ROWS,
         ),
     )
     yield from lacking(

@@ -25,23 +25,13 @@ from support.chart import (
     pods,
     variants,
 )
+from support.objects import TOKEN
 
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
-OWN_TOKEN = {
-    "name": "token",
-    "projected": {
-        "sources": [
-            {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
-            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
-        ],
-        "defaultMode": 0o444,
-    },
-}
-"""The only volume of a health pod: what it writes its reading with, for at most an hour."""
 
 
 def violations(pod: Object, *, token: Object | None = None) -> list[str]:
@@ -142,7 +132,7 @@ def test_probe_pods_follow_the_values_of_each_cluster(helm: Helm, name: str) -> 
     pod = probe_pod(context, KINDS["health"], context.next_run("health"))
     given = CLUSTERS[name].get("probe", {})
     spec = pod["spec"]
-    assert violations(pod, token=OWN_TOKEN) == []
+    assert violations(pod, token=TOKEN) == []
     (container,) = spec["containers"]
     assert (len(spec["volumes"]), spec["automountServiceAccountToken"]) == (1, False)
     assert [(m["name"], m["readOnly"]) for m in container["volumeMounts"]] == [("token", True)]

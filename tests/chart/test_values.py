@@ -3,6 +3,7 @@
 import json
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,82 +23,10 @@ from support.chart import (
     variants,
 )
 
-EVICTED = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
-MONITOR_ALONE = {"service": {"enabled": False}, "serviceMonitor": {"enabled": True}}
-POD = "/policy/spec/podTemplate"
-WRONG: list[tuple[Any, ...]] = [
-    ("/bogus", 1, "bogus"),
-    ("/operator/replicas", 2, "replicas"),
-    ("/operator/logLevel", "loud"),
-    ("/operator/logFormat", "xml"),
-    ("/operator/httpPort", 0),
-    ("/operator/httpPort", "8080"),
-    ("/operator/api/rate", 0),
-    ("/operator/workers", 65),
-    ("/operator/sweepInterval", "5 seconds"),
-    ("/operator/relistInterval", 600),
-    ("/probe/image/digest", "abc"),
-    ("/probe/image/pullPolicy", "Sometimes"),
-    ("/probe/runtimeClassName", "NVIDIA"),
-    ("/probe/priorityClass/value", "low"),
-    ("/crds/keep", "maybe"),
-    ("/imagePullSecrets", [{"names": "a"}], "/imagePullSecrets/0"),
-    ("/commonLabels", {"app.kubernetes.io/name": "x"}, "/commonLabels/app.kubernetes.io~1name"),
-    ("/policy/name", "My Policy"),
-    ("/policy/spec/probs", {}, "probs"),
-    ("/policy/spec/taints/causes", {"hot": "None"}),
-    ("/cleanup/timeout", "long"),
-    ("/test/timeout", 60),
-    ("/metrics/prometheusRule/runbookUrl", "docs/a page"),
-    ("/metrics/prometheusRule/enabled", "yes"),
-    ("/namespaceOverride", "GPU_Tools"),
-    ("/operator/nodeSelector/gpu", True),
-    ("/operator/nodeSelector", {"a b": "c"}),
-    ("/operator/tolerations", [{"keys": "a"}], "/operator/tolerations/0"),
-    ("/operator/tolerations", [{"key": "a", "operator": "In"}], "/operator/tolerations/0/operator"),
-    ("/probe/tolerations", [{"key": "a", "effect": "noschedule"}], "/probe/tolerations/0/effect"),
-    ("/probe/tolerations", [{"value": "a"}], "/probe/tolerations/0"),
-    ("/operator/tolerations", [{"key": "a"}, EVICTED], "/operator/tolerations/1"),
-    ("/probe/tolerations", [{"key": "a", "operator": "Exists", "value": "b"}], "/probe/tolerations/0/value"),
-    ("/operator/affinity", {"nodeaffinity": {}}),
-    ("/operator/priorityClassName", "High!"),
-    ("/operator/resources/limits/memory", "1 GB"),
-    ("/probe/resources/limits/cpu", 1),
-    ("/probe/resources", {"limit": {}}),
-    ("/operator/podLabels/team", "a b"),
-    ("/probe/podLabels", {"nodegauge.dev/probe": "x"}, "/probe/podLabels/nodegauge.dev~1probe"),
-    ("/probe/podAnnotations/a", 1),
-    ("/operator/podAnnotations", {"a b": "c"}),
-    ("/operator/image/repository", "a/op:1.0"),
-    ("/probe/image/repository", "Nodegauge/probe"),
-    ("/operator/image/registry", "https://registry.example.com"),
-    ("/operator/nodeLabelSelector", "gpu in (a"),
-    ("/operator/nodeLabelSelector", "nvidia.com/gpu.present===true"),
-    ("/metrics/serviceMonitor/interval", "0s"),
-    ("/operator/sweepInterval", "5m1s", "operator.sweepInterval is 5m1s: set it to 0.1s to 300s"),
-    ("/operator/relistInterval", "4999ms", "operator.relistInterval is 4999ms: set it to 5s"),
-    ("/fullnameOverride", "my.gauge"),
-    ("/nameOverride", "8gpus"),
-    ("/fullnameOverride", "g" * 51),
-    ("/operator/affinity/nodeAffinity", {"required": {}}),
-    ("/operator", None, "missing property 'operator'"),
-    ("/operator/httpPort", None, "missing property 'httpPort'"),
-    ("/nccl/priorityClass/value", 0),
-    ("/policy/apply/timeout", "soon"),
-    ("/policy/spec/labels/interconnectKey", "node.kubernetes.io/interconnect"),
-    ("/nccl/enabled", "no"),
-    ("/nccl/image/pullPolicy", "Always", "pullPolicy"),
-    ("/nccl/image/repository", ""),
-    ("/nccl/interval", "24h", "interval"),
-    (f"{POD}/labels", {"nodegauge.dev/node": "a"}, f"{POD}/labels/nodegauge.dev~1node"),
-]
+WRONG, COMBINATIONS = yaml.safe_load(
+    (Path(__file__).with_name("wrong-values.yaml")).read_text("utf-8")
+).values()
 """Path of a value, the wrong value, and what the message names if that is not the path."""
-
-COMBINATIONS = [
-    ("/operator/serviceAccount/create", False, "operator.serviceAccount.name is required"),
-    ("/probe/serviceAccount/create", False, "probe.serviceAccount.name is required"),
-    ("/metrics", MONITOR_ALONE, "metrics.serviceMonitor.enabled needs metrics.service.enabled"),
-]
 
 
 def at(path: str, value: Any) -> Object:

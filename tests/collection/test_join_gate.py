@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
@@ -15,7 +16,6 @@ from support.playbook import Ansible, Played, stage
 
 OURS = f"{names.TAINT_UNVALIDATED}=:NoSchedule"
 HEADER = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
-OTHER = {"key": "team", "value": "ml", "effect": "NoExecute"}
 GATE = {"key": names.TAINT_UNVALIDATED, "effect": "NoSchedule"}
 Filters = dict[str, Callable[..., Any]]
 
@@ -26,24 +26,8 @@ def filters(plugin: Any) -> Filters:
     return filters
 
 
-CONFIGURATIONS = {
-    "no list": HEADER + "# keep\nmaxPods: 110  # as the plan says\n",
-    "kubeadm's null": HEADER + "registerWithTaints: null\nmaxPods: 110\n",
-    "an empty value": HEADER + "registerWithTaints:\nmaxPods: 110\n",
-    "an empty list": HEADER + "registerWithTaints: []  # none\n",
-    "a flow list": HEADER + "registerWithTaints: [{key: team, value: ml, effect: NoExecute}]\n",
-    "a block list": HEADER
-    + "registerWithTaints:\n# ours\n- key: team\n  value: ml\n  effect: NoExecute\n# next\nmaxPods: 110\n",
-    "an indented block": HEADER
-    + "registerWithTaints:\n    - {key: team, value: ml, effect: NoExecute}\nmaxPods: 9\n",
-    "CRLF": (HEADER + "maxPods: 110\n").replace("\n", "\r\n"),
-    "JSON": json.dumps({"kind": "KubeletConfiguration", "registerWithTaints": [OTHER], "maxPods": 110}),
-    "JSON without": json.dumps({"kind": "KubeletConfiguration", "maxPods": 110}, indent=2),
-    "no newline at the end": HEADER + "maxPods: 110",
-    "a document's marks": f"---\n# made by hand\n{HEADER}...\n",
-}
-
-
+FILES = yaml.safe_load(Path(__file__).with_name("kubelet-files.yaml").read_text("utf-8"))
+CONFIGURATIONS, FLAGS, KUBEADM = FILES["configurations"], FILES["flags"], FILES["kubeadm"]
 BLOCKS = ("no list", "a block list", "an indented block", "CRLF", "a document's marks")
 """Those that come back byte for byte: comments, indentation and line ends."""
 
@@ -87,24 +71,6 @@ def test_a_taint_of_ours_stays_where_it_closes_the_node(filters: Filters, effect
 def test_what_is_no_kubelet_configuration_is_refused(filters: Filters, text: str) -> None:
     with pytest.raises(Exception, match="KubeletConfiguration"):
         filters["kubelet_config_gate"](text)
-
-
-FLAGS = {
-    "kubeadm's package": "KUBELET_EXTRA_ARGS=\n",
-    "unquoted": "# flags\nKUBELET_EXTRA_ARGS=--node-ip=10.0.0.1 --v=2\n",
-    "double quotes": 'OTHER=1\nKUBELET_EXTRA_ARGS="--v=2"\n',
-    "single quotes": "KUBELET_EXTRA_ARGS='--v=2 --node-labels=rack=r1'\nMORE=x\n",
-    "continued": 'KUBELET_EXTRA_ARGS="--v=2 \\\n  --node-ip=10.0.0.1"\n',
-    "quotes inside": "KUBELET_EXTRA_ARGS=--foo='a b' --v=2\n",
-    "escaped quotes": 'KUBELET_EXTRA_ARGS="--foo=\\"a b\\" --v=2"\n',
-    "CRLF": "KUBELET_EXTRA_ARGS=--v=2\r\n",
-    "taints": "KUBELET_EXTRA_ARGS=--register-with-taints=team=ml:NoExecute\n",
-    "a word of its own": "KUBELET_EXTRA_ARGS=--register-with-taints team=ml:NoExecute --v=2\n",
-    "the variable twice": "KUBELET_EXTRA_ARGS=--v=1\nKUBELET_EXTRA_ARGS=--v=2\n",
-    "commented out": "#KUBELET_EXTRA_ARGS=--register-with-taints=a=b:NoSchedule\nKUBELET_EXTRA_ARGS=--v=2\n",
-    "several flags": "KUBELET_EXTRA_ARGS=--register-with-taints=lost=:NoSchedule"
-    " --register-with-taints=team=ml:NoExecute\n",
-}
 
 
 @pytest.mark.parametrize("text", FLAGS.values(), ids=FLAGS)
@@ -189,40 +155,14 @@ def test_a_label_that_a_kubelet_must_not_set_is_refused(
     assert all(key in reason and why in reason for reason in reasons)
 
 
-CONTROL_PLANE = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
 V3, V4 = (f"apiVersion: kubeadm.k8s.io/v1beta{version}\n" for version in (3, 4))
-JOIN, INIT = "kind: JoinConfiguration\n", "kind: InitConfiguration\n"
-DISCOVERY = "discovery:\n  bootstrapToken:\n    token: abcdef.0123456789abcdef  # of 2 h\n"
-KUBELET = "---\n" + HEADER + "# ours\nmaxPods: 110\n"
-ARGS_3 = '  kubeletExtraArgs:\n    node-labels: rack=r1  # by hand\n    v: "2"\n'
-ARGS_4 = '  kubeletExtraArgs:\n  - name: node-labels\n    value: rack=r1\n  - name: v\n    value: "2"\n'
-TEAM = "  taints:\n  # by the platform\n  - key: team\n    value: ml\n    effect: NoExecute\n"
-KUBEADM = {
-    "bare": (V3 + JOIN + DISCOVERY, [GATE]),
-    "bare, v1beta4": (V4 + JOIN + DISCOVERY + KUBELET, [GATE]),
-    "null": (V4 + JOIN + "nodeRegistration:\n" + DISCOVERY, [GATE]),
-    "no taints": (V3 + JOIN + "nodeRegistration:\n" + ARGS_3 + DISCOVERY, [GATE]),
-    "taints": (V4 + JOIN + "nodeRegistration:\n" + TEAM + ARGS_4 + DISCOVERY, [GATE, OTHER]),
-    "flow": (V4 + JOIN + "nodeRegistration: {name: gpu-1, taints: []}\n", [GATE]),
-    "CRLF": ((V4 + JOIN + "nodeRegistration:\n" + TEAM + ARGS_4).replace("\n", "\r\n"), [GATE, OTHER]),
-    "JSON": (json.dumps({"apiVersion": V4.split()[1], "kind": JOIN.split()[1]}), [GATE]),
-    "a control plane's default": (V4 + INIT + "nodeRegistration:\n  name: cp-1\n", [GATE, CONTROL_PLANE]),
-    "a joining control plane": (V3 + JOIN + "controlPlane: {}\n", [GATE, CONTROL_PLANE]),
-    "a control plane without": (V3 + INIT + "nodeRegistration:\n  taints: []\n", [GATE]),
-    "closed": (
-        V3
-        + JOIN
-        + f"nodeRegistration:\n  taints:\n  - {{key: {names.TAINT_UNVALIDATED}, effect: NoExecute}}\n",
-        [GATE | {"effect": "NoExecute"}],
-    ),
-}
-"""Files for kubeadm, and the taints that they have to have."""
+JOIN = "kind: JoinConfiguration\n"
 
 
 @pytest.mark.parametrize("name", KUBEADM)
 def test_a_file_for_kubeadm_gets_taint_and_labels_and_loses_them_again(filters: Filters, name: str) -> None:
     """Other documents and comments stay."""
-    text, taints = KUBEADM[name]
+    text, taints = KUBEADM[name].values()
     gate, labels = filters["kubeadm_config_gate"], {"gpu": "h100"}
     closed = gate(text, labels=labels)
     before, after = ([*yaml.safe_load_all(each)] for each in (text, closed))
@@ -380,7 +320,7 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Gated:
         role = {f"{file}_file": str(folder / name / file) for file in ("flags", "config")} | role
         if role.get("kubeadm_config"):
             role["kubeadm_config"] = str(folder / name / "join")
-            text = KUBEADM["taints"][0] if name == "join-file" else V4 + JOIN + "a: [\n"
+            text = KUBEADM["taints"]["text"] if name == "join-file" else V4 + JOIN + "a: [\n"
             (folder / name / "join").write_text(text)
         given[name] = {f"join_gate_{option}": value for option, value in role.items()}
     (folder / "k3s-broken" / "config.yaml").write_text("token: x\nnode-taint: [\n")
@@ -428,7 +368,7 @@ def test_the_role_closes_kubelets_once_and_opens_them_again(gated: Gated, filter
     assert files["last"].keys() == files["before"].keys(), "no file where there was none"
     assert (
         files["first"]["join-file/join"]
-        == filters["kubeadm_config_gate"](KUBEADM["taints"][0], labels={"gpu": "h100"}).encode()
+        == filters["kubeadm_config_gate"](KUBEADM["taints"]["text"], labels={"gpu": "h100"}).encode()
     )
     assert not [play for play in gated.plays.values() if "s3cret" in play.output]
 

@@ -6,14 +6,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import yaml
 from msgspec.structs import replace
 
 from fleet.real import FAST, GOOD, POLICY, RealFleet, until
 from nodegauge_contract import Problem, ProblemKind
-from support.cluster_under_test import OURS, delete_crds, install_crds
-from testbed.controlplane_config import ADMIN
+from support.cluster_under_test import delete_crds, install_crds
 from testbed.errors import ApiError
 from testbed.kubelet.pod import is_terminal, path_of
 from testbed.loopback import LOOPBACK
@@ -303,6 +304,11 @@ def _refusing(fleet: RealFleet, *, path: str, what: str) -> Iterator[None]:
     rule.times = 0
 
 
+def refusal(kind: str) -> dict[str, Any]:
+    every: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())
+    return every[kind]
+
+
 @contextlib.contextmanager
 def quota_zero(fleet: RealFleet) -> Iterator[None]:
     path = f"/api/v1/namespaces/{fleet.rig.namespace}/resourcequotas"
@@ -317,22 +323,8 @@ def quota_zero(fleet: RealFleet) -> Iterator[None]:
 @contextlib.contextmanager
 def webhook_hangs(fleet: RealFleet) -> Iterator[None]:
     with socket.create_server((LOOPBACK, 0)) as silent:
-        rules = [
-            {"apiGroups": ["", "nodegauge.dev"], "apiVersions": ["*"], "operations": ["*"]}
-            | {"resources": ["nodes", "nodes/status", "pods", "nodereports/status"]}
-        ]
-        webhook = {
-            "name": "silent.example.com",
-            "admissionReviewVersions": ["v1"],
-            "sideEffects": "None",
-            "timeoutSeconds": 1,
-            "failurePolicy": "Fail",
-            "clientConfig": {"url": f"https://{LOOPBACK}:{silent.getsockname()[1]}/"},
-            "rules": rules,
-            "matchConditions": [
-                {"name": "operator", "expression": f"request.userInfo.username == '{ADMIN}'"}
-            ],
-        }
+        url = f"https://{LOOPBACK}:{silent.getsockname()[1]}/"
+        webhook = refusal("webhook") | {"clientConfig": {"url": url}}
         fleet.rig.api.create(WEBHOOKS, {"metadata": {"name": "silent"}, "webhooks": [webhook]})
         try:
             with _refusing(fleet, path="", what="failed calling webhook"):
@@ -344,22 +336,10 @@ def webhook_hangs(fleet: RealFleet) -> Iterator[None]:
 @contextlib.contextmanager
 def label_refused(fleet: RealFleet) -> Iterator[None]:
     """A rule of the cluster refuses one label: taints come and go, and the policy says which label."""
-    key = f"{OURS}validated-at"
-    rule = {
-        "matchConstraints": {
-            "resourceRules": [
-                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"]}
-            ]
-        },
-        "validations": [
-            {
-                "expression": f"object.metadata.labels[?'{key}'] == oldObject.metadata.labels[?'{key}']",
-                "message": "no times in labels",
-            }
-        ],
-    }
     binding = {"policyName": "no-times", "validationActions": ["Deny"]}
-    fleet.rig.api.create(f"{ADMISSION}policies", {"metadata": {"name": "no-times"}, "spec": rule})
+    fleet.rig.api.create(
+        f"{ADMISSION}policies", {"metadata": {"name": "no-times"}, "spec": refusal("policy")}
+    )
     fleet.rig.api.create(f"{ADMISSION}policybindings", {"metadata": {"name": "no-times"}, "spec": binding})
     try:
         with _refusing(fleet, path="/nodes/", what="no times in labels"):

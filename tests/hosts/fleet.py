@@ -47,25 +47,7 @@ MACHINES = ("h100-sxm-8", "a100-sxm-8", "l40s-4", "titan-rtx-nv2")
 SOCKET_PATH = 108 - 1 - 10 - 1 - 17
 """Longest folder of ssh's sockets: Linux' sun_path without a slash, Ansible's name of ten characters, a
 zero, and the 17 characters that ssh appends while it makes the socket."""
-CONFIG = """\
-[defaults]
-inventory = hosts.yml
-collections_path = .
-home = ansible
-forks = 10
-callback_result_format = yaml
-localhost_warning = False
-
-[ssh_connection]
-pipelining = True
-control_path_dir = {sockets}
-"""
-PLAY = """\
-- hosts: all
-  gather_facts: false
-  roles:
-    - {role: nodegauge.gpu.validate, validate_report_dir: "{{ inventory_dir }}/report"}
-"""
+HERE = Path(__file__).parent
 
 
 def named(count: int) -> dict[str, str]:
@@ -165,8 +147,8 @@ class Hosts(Running):
             "hosts.yml": yaml.safe_dump(
                 {"all": {"hosts": hosts, "vars": variables}}, sort_keys=False, width=200
             ),
-            "ansible.cfg": CONFIG.format(sockets=sockets),
-            "accept.yml": PLAY,
+            "ansible.cfg": (HERE / "ansible.cfg").read_text("utf-8").format(sockets=sockets),
+            "accept.yml": (HERE / "accept.yml").read_text("utf-8"),
         }
         for name, text in files.items():
             (self.directory / name).write_text(text, encoding="utf-8")

@@ -21,31 +21,7 @@ SYSTEM = "/usr/sbin:/usr/local/sbin:/sbin"
 SEPARATED = Path("/run/sshd")
 """Where Debian's sshd, run by root, is confined before a login."""
 WAY_OUT = "Debian and Ubuntu: apt-get install openssh-server; Fedora: dnf install openssh-server"
-CONFIG = """\
-ListenAddress {address}
-Port {port}
-HostKey "{folder}/host_key"
-AuthorizedKeysFile "{authorized}"
-AllowUsers {user}
-AuthenticationMethods publickey
-PubkeyAuthentication yes
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-UsePAM no
-StrictModes no
-PermitUserRC no
-PermitUserEnvironment no
-AllowAgentForwarding no
-AllowTcpForwarding no
-AllowStreamLocalForwarding no
-X11Forwarding no
-PrintMotd no
-PrintLastLog no
-PidFile none
-MaxStartups 100
-Subsystem sftp internal-sftp
-SetEnv {environment}
-"""
+CONFIG = Path(__file__).with_name("sshd_config")
 
 
 @dataclass(frozen=True)
@@ -58,7 +34,7 @@ class Sshd:
 
     def config(self, folder: Path, *, port: int, authorized: Path, environment: Mapping[str, str]) -> str:
         """Of a host whose key is in `folder`; `environment` is that of its sessions."""
-        return self.more + CONFIG.format(
+        return self.more + CONFIG.read_text("utf-8").format(
             address=LOOPBACK,
             port=port,
             folder=folder,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 
 from nodegauge_cli.explain import lines
 from nodegauge_cli.explanation import explained
@@ -60,41 +61,7 @@ def sections(case: Case, report: Report, fault: Fault) -> Iterator[tuple[str, st
         )
 
 
-NOTHING = "nothing was measured: the line of the probe says why, and nothing is said of the node"
-SILENT = {
-    "application-clocks": "a setting: information only",
-    "clock-step": "the wall clock is not the machine's health",
-    "counters-restarted": "a restart of counters is no fault",
-    "device-unhealthy": "the device plugin has said it: the capacity is the node's own business",
-    "driver-mismatch": "no reading, so no fault: the node is unread (test_cli_explain, test_alerts_of_nodes)",
-    "gpu-in-use": "a job is no fault",
-    "gpus-hidden": "as driver-mismatch",
-    "hung-call": "a real call hangs, which needs real time: tests/probes, and the runbook's UNREAD",
-    "nccl-cold-init": "a slow start is no fault",
-    "nccl-crash": NOTHING,
-    "nccl-error": NOTHING,
-    "nccl-garbage": NOTHING,
-    "nccl-in-real-time": "no fault",
-    "nccl-no-engine": "the image's fault, and no run of the node",
-    "nccl-nvls-broken": NOTHING,
-    "nccl-out-of-memory": NOTHING,
-    "nccl-partial": NOTHING,
-    "nccl-unsteady": "the worse half of its runs is nccl-slow",
-    "shared-uplink": "how the machine is built: information only",
-    "supply-removed": "an empty bay of six: the others have one to spare",
-    "sw-power-cap": "every busy GPU has it",
-}
-"""Faults of the testbed of which nothing is to be said, or not here."""
-NOT_HERE = {
-    "memory-unrepairable": "a Blackwell's",
-    "page-pending": "a Volta's",
-    "psu-alarm": "no supply of this machine has a sensor of hwmon",
-    "rail-out-of-range": "no rail of this machine has a sensor of hwmon",
-    "recovery-action": "a newer driver's",
-    "repair-pending": "a Blackwell's",
-    "fan-stopped": "modules have no fans",
-}
-"""Faults that this machine cannot have."""
+WITHOUT = yaml.safe_load(Path(__file__).with_name("silent.yaml").read_text("utf-8"))
 
 
 def faults_of(case: Case) -> list[Fault]:
@@ -107,7 +74,7 @@ def faults_of(case: Case) -> list[Fault]:
 def test_every_fault_of_the_testbed_has_its_texts() -> None:
     names = {scenario.name: scenario.fault_name for scenario in scenarios()}
     seen = {names.get(name, name) for name, case in cases().items() if faults_of(case)}
-    assert set(FAULTS) - seen == SILENT.keys() | NOT_HERE.keys()
+    assert set(FAULTS) - seen == WITHOUT["silent"].keys() | WITHOUT["not here"].keys()
 
 
 @pytest.mark.timeout(900)

@@ -1,33 +1,25 @@
 """`python -m mutants`: which test fails for each fault that `mutants.yaml` describes, and for which none.
 
-All quick tests are collected once.  Then each mutant gets a fork of this process, in which the changed code
-is put into the loaded modules (`patch`).  Beside it lies a copy of the sources, for what tests start as
-programs of their own.  The tests that are named with a mutant go first, then those of its module.  A kill
-counts only if the same test passes without the mutant.
+Each mutant gets a process of its own, which imports a copy of the sources with the changed file, as do the
+programs that its tests start.  The tests that are named with a mutant go first, then those of its module.  A
+kill counts only if the same test passes without the mutant.
 """
 
 import argparse
-import ctypes
-import gc
 import os
 import re
-import select
-import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import cache, partial
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import msgspec
-import pytest
-
-from mutants.patch import loaded, patched
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("operator/src", "probes/src")
@@ -35,18 +27,18 @@ LIST = Path(__file__).with_name("mutants.yaml")
 TESTS = ("tests/unit", "tests/probes")
 TEST_SECONDS, RUN_SECONDS = 300, 3600
 """A test, and all tests of a mutant, that take longer hang."""
-OPTIONS = ["-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist"]
+OPTIONS = ["-x", "-q", "--no-header", "--tb=line", "-rfE", "-p", "no:cacheprovider", "-p", "no:xdist"]
 OPTIONS += ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "--hypothesis-seed=0"]
 OPTIONS += ["-m", "not slow", f"--timeout={TEST_SECONDS}"]
-NEAR = 16
-"""Files with which a mutant begins that needs a process of its own."""
+NEAR = (2, 16)
+"""So many files are tried before so many more, and these before all others: a start for each, and most
+mutants need no second one."""
 FAILURE = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", re.MULTILINE)
-FRESH = (
+PROGRAM = (
     "import sys, pytest, {module} as mutated; assert mutated.__file__.startswith(sys.argv[1]);"
     "sys.exit(pytest.main(sys.argv[2:]))"
 )
-PASSED, FAILED, NO_TESTS = 0, 1, 5
-PR_SET_PDEATHSIG = 1
+PASSED, NO_TESTS = 0, 5
 
 
 class Mutant(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -115,149 +107,48 @@ def tests_of(mutant: Mutant) -> list[str]:
     return list(dict.fromkeys([*named, *sorted(quick_tests(), key=rank)]))
 
 
-class Mutants:
-    """A plugin of pytest: instead of the collected tests it runs them once for each mutant, in forks."""
-
-    def __init__(self, mutants: Sequence[Mutant], options: Any) -> None:
-        self.outcomes: dict[str, Outcome] = {}
-        self.unsound = Outcome()
-        self.unproven: set[str] = set()
-        """Ids that killed a mutant and that are no test's."""
-        self._waiting = list(mutants)
-        self._options = options
-        self._out = os.fdopen(os.dup(1), "w")  # pytest captures what is printed
-        self._session: pytest.Session
-        self._failed = ""
-
-    def pytest_configure(self) -> None:
-        from hypothesis import Phase, settings
-
-        phases = (Phase.explicit, Phase.generate)  # a failure need not be the smallest
-        settings.register_profile("mutants", phases=phases)
-        settings.load_profile("mutants")
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._failed = self._failed or (report.nodeid if report.failed else "")
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self._session = session
-        loaded(), quick_tests()  # once, for all forks
-        gc.freeze()
-        count, running = len(self._waiting), dict[int, tuple[Mutant, Child]]()
-        while self._waiting or running:
-            while self._waiting and len(running) < self._options.jobs:
-                mutant = self._waiting.pop(0)
-                child = Child(partial(self._run, mutant))
-                running[child.ends] = mutant, child
-            ended, _, _ = select.select(list(running), [], [], 60)
-            for descriptor, (mutant, child) in list(running.items()):
-                if descriptor in ended or child.is_overdue():
-                    del running[descriptor]
-                    self.outcomes[mutant.id] = outcome = child.outcome()
-                    number = len(self.outcomes)
-                    print(f"{number:3}/{count} {line_of(mutant, outcome)}", file=self._out, flush=True)
-        killers = {one.test for one in self.outcomes.values()} - {""}
-        known = tuple(item.nodeid for item in session.items)
-        self.unproven = {killer for killer in killers if not any(one.startswith(killer) for one in known)}
-        healthy = Child(partial(self._tests, [item for item in session.items if item.nodeid in killers]))
-        select.select([healthy.ends], [], [], RUN_SECONDS)
-        self.unsound = healthy.outcome()
-        return True
-
-    def _run(self, mutant: Mutant, folder: Path) -> Outcome:
-        """In the fork: all tests, until one fails."""
-        path = ROOT / mutant.file
-        copied(folder, mutant)
-        items = self._session.items
-        if not self._options.tests:
-            ranks = {file: rank for rank, file in enumerate(tests_of(mutant))}
-            items = [item for item in items if item.location[0] in ranks]
-            items.sort(key=lambda item: ranks[item.location[0]])
-        if patched(path, mutant.text):
-            return self._tests(items, folder)
-        files = list(dict.fromkeys(item.location[0] for item in items))
-        outcome = self._fresh(files[:NEAR], folder, mutant=mutant)
-        return outcome if outcome.test or outcome.error else self._fresh(files[NEAR:], folder, mutant=mutant)
-
-    def _fresh(self, files: Sequence[str], folder: Path, *, mutant: Mutant) -> Outcome:
-        """In a process that imports the mutant."""
-        if not files:
-            return Outcome()
-        command = [sys.executable, "-c", FRESH.format(module=module_of(ROOT / mutant.file)), str(folder)]
-        command += [*OPTIONS, "-rfE", *files]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        failed = FAILURE.search(done.stdout)
-        if done.returncode in (PASSED, NO_TESTS) or failed:
-            return Outcome(test=failed[1] if failed else "")
-        return Outcome(error=f"{done.stdout[-1500:]}{done.stderr[-1500:]}")
-
-    def _tests(self, items: list[pytest.Item], _folder: Path) -> Outcome:
-        from _pytest.main import pytest_runtestloop
-
-        self._session.items = items
-        with suppress(pytest.Session.Failed, pytest.Session.Interrupted):
-            pytest_runtestloop(self._session)
-        return Outcome(test=self._failed)
+def batches(files: Sequence[str]) -> Iterator[Sequence[str]]:
+    first, second = NEAR
+    yield from filter(None, (files[:first], files[first:second], files[second:]))
 
 
-class Child:
-    """A fork that works in a folder of its own; its output goes there too."""
+def outcome_of(mutant: Mutant, tests: Sequence[str]) -> Outcome:
+    """Of these tests, or of all, until one fails."""
+    began, outcome = time.monotonic(), Outcome()
+    with tempfile.TemporaryDirectory(prefix="mutant-") as name:
+        copied(Path(name), mutant)
+        for files in [tests] if tests else batches(tests_of(mutant)):
+            outcome = tried(files, sources=Path(name), module=module_of(ROOT / mutant.file))
+            if outcome.test or outcome.error:
+                break
+    outcome.seconds = time.monotonic() - began
+    return outcome
 
-    def __init__(self, work: Callable[[Path], Outcome]) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="mutant-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
-        self._began, parent = time.monotonic(), os.getpid()
-        self._pid = os.fork()
-        if self._pid == 0:
-            self._work(work, parent)
-        self.ends = os.pidfd_open(self._pid)
 
-    def _work(self, work: Callable[[Path], Outcome], parent: int) -> None:
-        try:
-            os.setsid()
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            output = os.open(self._folder / "output", os.O_WRONLY | os.O_CREAT)
-            for stream in (1, 2):
-                os.dup2(output, stream)
-            (self._folder / "tmp").mkdir()
-            os.environ |= {
-                "PYTEST_DEBUG_TEMPROOT": str(self._folder / "tmp"),
-                "HYPOTHESIS_STORAGE_DIRECTORY": str(self._folder / "hypothesis"),
-                "PYTHONPATH": os.pathsep.join(str(self._folder / source) for source in SOURCES),
-            }
-            answer = work(self._folder) if os.getppid() == parent else Outcome()
-            (self._folder / "answer").write_bytes(msgspec.json.encode(answer))
-        except BaseException as error:
-            (self._folder / "answer").write_bytes(msgspec.json.encode(Outcome(error=repr(error))))
-        finally:
-            os._exit(0)
-
-    def is_overdue(self) -> bool:
-        return time.monotonic() - self._began > RUN_SECONDS
-
-    def outcome(self) -> Outcome:
-        """What it answered; it is ended if it still runs."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
-        os.close(self.ends)
-        answer = self._folder / "answer"
-        if answer.exists():
-            outcome = msgspec.json.decode(answer.read_bytes(), type=Outcome)
-        elif self.is_overdue():
-            outcome = Outcome(test=f"the limit of {RUN_SECONDS} s")
-        else:
-            output = (self._folder / "output").read_text("utf-8", "replace")
-            outcome = Outcome(error=f"its process ended without an answer: {output[-1500:]}")
-        shutil.rmtree(self._folder, ignore_errors=True)
-        outcome.seconds = time.monotonic() - self._began
-        return outcome
+def tried(tests: Sequence[str], *, sources: Path, module: str) -> Outcome:
+    (temporary := sources / "tmp").mkdir(exist_ok=True)
+    environment = os.environ | {
+        "PYTEST_DEBUG_TEMPROOT": str(temporary),
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(sources / "hypothesis"),
+        "PYTHONPATH": os.pathsep.join(str(sources / source) for source in SOURCES),
+    }
+    command = [sys.executable, "-c", PROGRAM.format(module=module), str(sources), *OPTIONS, *tests]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=RUN_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return Outcome(test=f"the limit of {RUN_SECONDS} s")
+    failed = FAILURE.search(done.stdout)
+    if done.returncode in (PASSED, NO_TESTS) or failed:
+        return Outcome(test=failed[1] if failed else "")
+    return Outcome(error=f"{done.stdout[-1500:]}{done.stderr[-1500:]}")
 
 
 def copied(folder: Path, mutant: Mutant) -> None:
     """The sources as links, but for the mutant; Python must not take the old bytecode for it."""
     for source in SOURCES:
-        shutil.copytree(ROOT / source, folder / source, copy_function=os.symlink)
+        copytree(ROOT / source, folder / source, copy_function=os.symlink)
     path = folder / mutant.file
     for old in (path, *(path.parent / "__pycache__").glob(f"{path.stem}.*.pyc")):
         old.unlink()
@@ -283,21 +174,6 @@ def table(areas: dict[str, list[Mutant]], outcomes: dict[str, Outcome]) -> str:
     return "\n".join(lines)
 
 
-def quietly(work: Callable[[], int]) -> int:
-    sys.stdout.flush()
-    with tempfile.TemporaryFile() as printed:
-        terminal = os.dup(1)
-        os.dup2(printed.fileno(), 1)
-        try:
-            status = work()
-        finally:
-            os.dup2(terminal, 1)
-        if status not in (PASSED, pytest.ExitCode.INTERRUPTED):
-            printed.seek(0)
-            print(printed.read().decode("utf-8", "replace")[-3000:])
-    return status
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description="Tests must fail for every mutant.")
     parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="these, by id or by area")
@@ -307,25 +183,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options: Any = parser.parse_args(arguments)
     os.chdir(ROOT)
     areas = read(options.list)
-    wanted = [
-        mutant
+    wanted = {
+        mutant.id: mutant
         for area, mutants in areas.items()
         for mutant in mutants
         if not options.only or {area, mutant.id} & {*options.only}
-    ]
-    plugin = Mutants(wanted, options)
-    command = [*OPTIONS, *(options.tests or TESTS)]
-    status = quietly(partial(pytest.main, command, plugins=[plugin]))
-    outcomes, unsound = plugin.outcomes, plugin.unsound
-    if len(outcomes) < len(wanted):
-        return 130 if status == pytest.ExitCode.INTERRUPTED else 2
+    }
+    outcomes: dict[str, Outcome] = {}
+    with ThreadPoolExecutor(options.jobs) as pool:
+        running = {pool.submit(outcome_of, one, options.tests): one for one in wanted.values()}
+        for number, ended in enumerate(as_completed(running), start=1):
+            mutant = running[ended]
+            outcomes[mutant.id] = outcome = ended.result()
+            print(f"{number:3}/{len(wanted)} {line_of(mutant, outcome)}", flush=True)
     print(f"\n{table(areas, outcomes)}")
-    if unsound.test or unsound.error:
-        print(f"This proves nothing: without a mutant {unsound.test or unsound.error} fails too.")
-    if plugin.unproven:
-        print(f"These are no tests that could be run without a mutant: {', '.join(sorted(plugin.unproven))}")
-    alive = [one for one in wanted if outcomes[one.id].error or not outcomes[one.id].test]
-    return 1 if alive or plugin.unproven or unsound.test or unsound.error or not wanted else 0
+    killers = sorted({one.test.partition("[")[0] for one in outcomes.values() if one.test})
+    if killers:
+        command = [sys.executable, "-m", "pytest", *OPTIONS, *(options.tests or killers)]
+        sound = subprocess.run(command, capture_output=True, text=True, check=False)
+        if sound.returncode != PASSED:
+            print(f"This proves nothing: without a mutant they fail too.\n{sound.stdout[-3000:]}")
+            return 1
+    alive = [one for one in outcomes.values() if one.error or not one.test]
+    return 1 if alive or not wanted else 0
 
 
 if __name__ == "__main__":

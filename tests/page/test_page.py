@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from msgspec.structs import replace
 
@@ -214,55 +215,7 @@ def browse(tmp_path_factory: pytest.TempPathFactory) -> Browse:
     return visits
 
 
-ROWS, COUNT = ".nodes tbody tr", "#count"
-FILTER = [
-    ["text", COUNT],
-    ["select", "Verdict", "fail"],
-    ["select", "Cause", "nvlink"],
-    ["text", COUNT],
-    ["texts", ".nodes tbody th"],
-    ["click", "button", "Clear"],
-    ["fill", "Search", "1654922001207"],
-    ["text", COUNT],
-    ["click", "button", "Clear"],
-    ["click", "button", "Hottest"],
-    ["text", ".nodes tbody th"],
-]
-OPEN = [
-    ["click", "link", "gpu-h100-slow"],
-    ["appears", "#node canvas"],
-    ["text", "#node h2"],
-    ["texts", ".heat tbody tr:nth-child(3) td"],
-    ["count", "#node canvas"],
-    ["texts", "#node figure > p .none"],
-    ["visible", "#fleet"],
-    ["back"],
-    ["appears", COUNT],
-    ["hash", "node=gpu-hostile"],
-    ["appears", "#node h2"],
-    ["text", "#node .lead"],
-    ["texts", "#node .none"],
-    ["hash", "node=gone"],
-    ["text", "#node p:last-child"],
-]
-HOSTS = [
-    ["text", COUNT],
-    ["text", ".nodes th"],
-    ["click", "link", "host-gpu-h100-slow"],
-    ["appears", ".heat"],
-    ["texts", "#node h2"],
-    ["count", "#node canvas"],
-    ["hash", "node=host-new"],
-    ["appears", "#node .fault.unknown"],
-    ["texts", "#node .none"],
-]
-MANY = [
-    ["count", ROWS],
-    ["select", "Verdict", "fail"],
-    ["text", COUNT],
-    ["click", "button", "Show all"],
-    ["count", ROWS],
-]
+FILTER, OPEN, HOSTS, MANY = yaml.safe_load((FOLDER / "steps.yaml").read_text("utf-8")).values()
 
 
 def test_chromium_opens_filters_and_shows_nodes_without_a_word_or_a_request(

@@ -26,6 +26,18 @@ MINUTE = 60.0
 INTERVAL = 15 * MINUTE
 STALE = 3 * INTERVAL
 DEFAULTS = ProbeDefaults(namespace="nodegauge", image="probe:1")
+TOKEN = {
+    "name": "token",
+    "projected": {
+        "sources": [
+            {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        ],
+        "defaultMode": 0o444,
+    },
+}
+"""The only volume of a health pod: bound to it, for an hour, with the authority behind the API server's
+certificate."""
 
 
 def by_pods(spec: dict[str, Any]) -> dict[str, Any]:

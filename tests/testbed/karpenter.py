@@ -15,28 +15,7 @@ from testbed.wait import wait_for
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 API, KWOK = "/apis/karpenter.sh/v1", "/apis/karpenter.kwok.sh/v1alpha1"
-NODE_CLASS: dict[str, Any] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "kwoknodeclasses.karpenter.kwok.sh"},
-    "spec": {
-        "group": "karpenter.kwok.sh",
-        "names": {"kind": "KWOKNodeClass", "plural": "kwoknodeclasses", "singular": "kwoknodeclass"},
-        "scope": "Cluster",
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "subresources": {"status": {}},
-                "schema": {
-                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-                },
-            }
-        ],
-    },
-}
-"""The provider's own folder of CRDs is not the one that is kept."""
+NODE_CLASS = Path(__file__).with_suffix(".yaml")
 READY = {"type": "Ready", "status": "True", "reason": "Ready", "message": "", "observedGeneration": 1}
 READY |= {"lastTransitionTime": "2026-01-01T00:00:00Z"}
 
@@ -50,7 +29,7 @@ class Karpenter(Running):
     def start(self) -> None:
         program = build_karpenter()
         kept = [yaml.safe_load(file.read_text("utf-8")) for file in (program.parent / KEPT).glob("*.yaml")]
-        for crd in [*kept, NODE_CLASS]:
+        for crd in [*kept, yaml.safe_load(NODE_CLASS.read_text("utf-8"))]:
             self.rest.create(CRDS, crd)
         wait_for(lambda: self._served(f"{API}/nodepools", f"{KWOK}/kwoknodeclasses"), what="Karpenter's CRDs")
         environ = {

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from nodegauge_contract import Gpu
 from nodegauge_judge import gpu_models
@@ -12,63 +13,7 @@ from nodegauge_judge.interconnect import board
 from nodegauge_judge.nccl.expectations import Expectations
 from support.nccl_results import GIB
 
-NAMES = {
-    "A100 SXM4": "NVIDIA A100-SXM4-80GB",
-    "A100 SXM, cut name": "NVIDIA A100-SXM...",
-    "A100 PCIe": "NVIDIA A100 80GB PCIe",
-    "A100X": "NVIDIA A100X",
-    "A100, other names": "GRID A100-10C",
-    "A800 SXM4": "NVIDIA A800-SXM4-80GB",
-    "A800 PCIe": "NVIDIA A800 40GB Active",
-    "H100 SXM5": "NVIDIA H100 80GB HBM3",
-    "H100 NVL": "NVIDIA H100 NVL",
-    "H100 PCIe": "NVIDIA H100 PCIe",
-    "H100": "NVIDIA H100",
-    "H100, other names": "NVIDIA H100XM-80C",
-    "H800 card": "NVIDIA H800 PCIe",
-    "H800": "NVIDIA H800",
-    "GH200": "NVIDIA GH200 480GB",
-    "H200 NVL": "NVIDIA H200 NVL",
-    "H200": "NVIDIA H200",
-    "H20": "NVIDIA H20-3e",
-    "GB200": "NVIDIA GB200",
-    "GB300": "NVIDIA GB300",
-    "B200": "NVIDIA B200",
-    "B300": "NVIDIA B300 SXM6 AC",
-    "B100": "NVIDIA B100",
-    "V100 SXM2": "Tesla V100-SXM2-16GB",
-    "V100 SXM3": "Tesla V100-SXM3-32GB",
-    "V100 of a DGX Station": "Tesla V100-DGXS-32GB",
-    "V100 PCIe": "Tesla V100-PCIE-16GB",
-    "Quadro GV100": "Quadro GV100",
-    "V100, other names": "GRID V100D-8C",
-    "P100 SXM2": "Tesla P100-SXM2-16GB",
-    "Quadro GP100": "Quadro GP100",
-    "P100 PCIe": "Tesla P100-PCIE-16GB",
-    "RTX 5090": "NVIDIA GeForce RTX 5090",
-    "RTX PRO 6000": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
-    "RTX 4090": "NVIDIA GeForce RTX 4090",
-    "RTX 3090": "NVIDIA GeForce RTX 3090",
-    "RTX 2080 Ti": "NVIDIA GeForce RTX 2080 Ti",
-    "TITAN RTX": "TITAN RTX",
-    "Quadro RTX 6000, RTX 8000": "Quadro RTX 8000",
-    "RTX 2070, RTX 2080, Quadro RTX 5000": "NVIDIA GeForce RTX 2080 SUPER",
-    "RTX A5000": "NVIDIA RTX A5000",
-    "RTX A4000 to A6000": "NVIDIA RTX A6000",
-    "A40": "NVIDIA A40-48C",
-    "A30": "NVIDIA A30",
-    "T4": "Tesla T4",
-    "GeForce, GTX, RTX, Quadro, TITAN": "NVIDIA RTX A1000",
-    "CMP": "NVIDIA CMP 170HX",
-    "L40S": "NVIDIA L40S",
-    "L40": "NVIDIA L40-48Q",
-    "L4": "NVIDIA L4",
-    "A10": "NVIDIA A10",
-    "L, A, T and P with a number": "NVIDIA A16",
-    "SXM": "NVIDIA X1-SXM7-1TB",
-    "PCIe": "NVIDIA X1 PCIe",
-}
-"""By model: a name that NVML has for it.  The rows of product lines have one that no other row knows."""
+NAMES = yaml.safe_load(Path(__file__).with_name("gpu-names.yaml").read_text("utf-8"))
 
 X900 = """
 - model: X900

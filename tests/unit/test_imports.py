@@ -12,6 +12,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
 LAYERS = [
@@ -23,43 +25,7 @@ LAYERS = [
 ]
 """Every module that a list of layers names must be there."""
 MODULES = [*LAYERS, "nodegauge_contract.codec", "nodegauge_judge.verdict", "nodegauge_cli.cleanup"]
-ALLOWED = [
-    ("nodegauge_operator.handlers", "kopf"),
-    ("nodegauge_operator.kube", "kubernetes"),
-    ("nodegauge_probes.nvml.library", "pynvml"),
-    ("nodegauge_probes.nccl.engine_nccl4py", "nccl"),
-    ("nodegauge_probes.nccl.engine_nccl4py", "cuda"),
-    ("nodegauge_operator.core", "nodegauge_operator.api"),
-]
-"""Packages with one importer, since import-linter looks only for what somebody imports; and what makes api
-as pure as core."""
-FORBIDDEN = [
-    ("nodegauge_operator.core", "nodegauge_operator.kube"),
-    ("nodegauge_operator.kube", "nodegauge_operator.reconcile"),
-    ("nodegauge_operator.reconcile", "nodegauge_operator.handlers"),
-    ("nodegauge_operator.api", "nodegauge_operator.core"),
-    ("nodegauge_probes.collectors", "nodegauge_probes.health"),
-    ("nodegauge_probes.nvml.library", "nodegauge_probes.health"),
-    ("nodegauge_operator.reconcile", "kopf"),
-    ("nodegauge_operator.__main__", "kopf"),
-    ("nodegauge_cli.cleanup", "kubernetes"),
-    ("nodegauge_probes.health", "pynvml"),
-    ("nodegauge_probes.nccl", "nccl"),
-    ("nodegauge_probes.health", "cuda"),
-    ("nodegauge_operator.core", "time"),
-    ("nodegauge_judge.verdict", "os"),
-    ("nodegauge_contract.codec", "logging"),
-    ("nodegauge_operator.api", "random"),
-    ("nodegauge_contract.codec", "nodegauge_judge"),
-    ("nodegauge_judge.verdict", "nodegauge_operator.names"),
-    ("nodegauge_probes.health", "nodegauge_judge"),
-    ("nodegauge_bmc.tree", "nodegauge_judge"),
-    ("nodegauge_operator.bmc_reader.poller", "nodegauge_operator.reconcile"),
-    ("nodegauge_operator.kube", "nodegauge_probes"),
-    ("nodegauge_cli.cleanup", "nodegauge_operator.handlers"),
-    ("nodegauge_cli.cleanup", "nodegauge_operator.__main__"),
-]
-"""Who imports what; together they break every contract."""
+ALLOWED, FORBIDDEN = yaml.safe_load(Path(__file__).with_name("imports.yaml").read_text("utf-8")).values()
 NOT_IN_A_LAYER = ["nodegauge_operator.a_new_module", "nodegauge_probes.a_new_module"]
 
 

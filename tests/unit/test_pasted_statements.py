@@ -2,8 +2,10 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
+import yaml
 
 from corpus.__main__ import HERE as CORPUS
 from corpus.__main__ import RIGHT, WRONG, every
@@ -51,38 +53,23 @@ def burn(errors: str, *ends: str) -> str:
     )
 
 
-DRIVER, FABRIC, PROGRAM = "driver-failure", "fabric-failure", "program-failure"
-FAULTS = {
+def listed(kind: str) -> dict[str, tuple[str, ...]]:
+    """Statements in words alone, by name: the text, the code of the finding, and what is named."""
+    texts = yaml.safe_load(Path(__file__).with_name("statements.yaml").read_text("utf-8"))
+    return {name: tuple(one.values()) for name, one in texts[kind].items()}
+
+
+DRIVER, FABRIC = "driver-failure", "fabric-failure"
+FAULTS: dict[str, tuple[str, ...]] = listed("faults") | {
+    "ECC in CUDA": (
+        "[rank3]: CUDA error: uncorrectable ECC error encountered",
+        "program-failure",
+        "rank3",
+    ),
     "Xid": (OFF_THE_BUS, "xid", "GPU 0000:3b:00.0|Xid 79"),
-    "recovery": (
-        "NVRM: Xid (PCI:0000:0d:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (PF FLR)",
-        "recovery-action",
-        "reset the GPU|0000:0d:00",
-    ),
-    "a link went down, and nobody else is accused": (
-        XID.format(149, "NETIR Fatal XC0 i0 Link -1 (0x000fe406 0x00000000 0x00000000)"),
-        "xid",
-        "Xid 149",
-    ),
-    "no driver": ("NVIDIA-SMI has failed because it couldn't communicate with", DRIVER, "modprobe"),
-    "versions": ("Failed to initialize NVML: Driver/library version mismatch", DRIVER, "reboot"),
-    "no address": ("Unable to determine the device handle for GPU 3: Unknown Error", DRIVER, "GPU 3"),
-    "silent on the bus": (
-        "3b:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev ff)",
-        DRIVER,
-        "0000:3b:00.0",
-    ),
     "ERR! for memory errors": (BROKEN, DRIVER, "GPU 1 (0000:1c:00.0)"),
     "ERR! for MIG": (SOUND.replace(OTHER, OTHER + "\n|      ERR! |", 1), DRIVER, "MIG mode"),
-    "a value of --query-gpu": (
-        "index, pci.bus_id, power.draw [W]\n0, 0:1B:0, 70.1 W\n1, 00000000:1C:00.0, [Unknown Error]\n",
-        DRIVER,
-        "0000:1c:00.0",
-    ),
     "a value of -q": (re.sub(r"(GPU Current Temp +: ).*", r"\1GPU requires reset", QUERY), DRIVER, "dd:00"),
-    "CUDA 802": ("Test CUDA failure common.cu:1030 'system not yet initialized'", FABRIC, "fabricmanager"),
-    "SXid": ("nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM", FABRIC, "nvswitch1"),
-    "fabric manager": ("detected NVSwitch fatal error 20034 on fid 0 bus id 00000000:86:00.0", FABRIC, "86"),
     "a link less than its sibling": (links("uuuuuu", "uuu-u-"), FABRIC, "links 3, 5 <inactive>|GPU 1"),
     "no link where a sibling has": (links("uu", "--"), FABRIC, "GPU 1"),
     "no link on a whole board": (
@@ -90,12 +77,6 @@ FAULTS = {
         FABRIC,
         "8 GPUs: all <inactive>",
     ),
-    "InfiniBand": (
-        "a:1:2 [0] NCCL WARN NET/IB: Got completion from peer 10.0.0.2<51161> with status=12 opcode=0",
-        PROGRAM,
-        "peer 10.0.0.2",
-    ),
-    "ECC in CUDA": ("[rank3]: CUDA error: uncorrectable ECC error encountered", PROGRAM, "rank3"),
     "dcgmi diag -j": (DIAG_JSON % "FAIL", "test-failed", "GPU 5|a DBE"),
     "dcgmi diag -j of version 4": (
         DIAG_JSON.replace("{", '{"entity_groups": [{"entities": []}], ', 1) % "Fail",
@@ -103,22 +84,10 @@ FAULTS = {
         "GPU 5",
     ),
     "gpu-burn, cut": (burn("0 - 15 (WARNING!)"), "test-failed", "GPU 1"),
-    "simpleP2P": ("Verification error @ element 0: val = nan, ref = 0.0", "test-failed", "val = nan"),
     "gpu-burn, died": (burn("-1 (DIED!) - 0"), "test-failed", "GPU 0"),
 }
-WARNINGS = {
-    "remap": (XID.format(63, "Row Remapper: New row"), "xid", "63"),
-    "a link went down at its other end": (
-        XID.format(149, "NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x025001c6 0x00000000 0x00000000)"),
-        "xid",
-        "accuses the other end",
-    ),
-    "an Xid that is not listed": (XID.format(999, "what"), "xid", "999"),
-    "no fatal SXid": (
-        "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32",
-        FABRIC,
-        "12028",
-    ),
+WARNINGS: dict[str, tuple[str, ...]] = listed("warnings") | {
+    "a NIC": ("mlx5_core 0000:53:00.0 enp83s0f0np0: Link down", "machine-failure", "enp83s0f0np0"),
     "memory errors in the table": (ECC, "ecc", "GPU 1 (0000:1c:00.0)|14 uncorrectable"),
     "fewer GPUs than -L": (
         SOUND + "".join(f"GPU {n}: NVIDIA H100 80GB HBM3 (UUID: GPU-{n})\n" for n in range(4)),
@@ -139,27 +108,10 @@ WARNINGS = {
         )
     },
     "ERR! for a fan": (SOUND.replace("N/A   34C", "ERR!  34C", 1), DRIVER, "its fan"),
-    "memory errors of --query-gpu": (
-        "index, name, ecc.errors.uncorrected.volatile.total\n0, NVIDIA A10, 0\n3, NVIDIA A10, 27\n",
-        "ecc",
-        "GPU 3|27 uncorrectable",
-    ),
     "seven of eight": (
         "".join(f"GPU {n}: NVIDIA H200 (UUID: GPU-{n})\n" for n in range(7)),
         "board-incomplete",
         "7 of the 8",
-    ),
-    "infoROM": ("WARNING: infoROM is corrupted at gpu 0000:67:00.0", DRIVER, "0000:67:00.0"),
-    "a collective that does not end": (
-        "[rank1]:[E ProcessGroupNCCL.cpp:629] Watchdog caught collective operation timeout: WorkNCCL(",
-        PROGRAM,
-        "collective of NCCL",
-    ),
-    "a NIC": ("mlx5_core 0000:53:00.0 enp83s0f0np0: Link down", "machine-failure", "enp83s0f0np0"),
-    "half the lanes": (
-        "01:00.0 3D controller: NVIDIA Corporation GA102\n\tLnkSta: Speed 8GT/s, Width x8 (downgraded)\n",
-        "machine-failure",
-        "0000:01:00.0|Width x8",
     ),
 }
 CLEAN = {

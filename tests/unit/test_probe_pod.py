@@ -18,7 +18,7 @@ from nodegauge_probes.nccl.plan import ENGINES
 from nodegauge_probes.settings import parse
 from support.nccl_nodes import IMAGE, INSTALLED
 from support.nccl_nodes import NODE as GPU_NODE
-from support.objects import DEFAULTS, ANode, APolicy, make_context, make_node, make_policy, make_report
+from support.objects import DEFAULTS, TOKEN, ANode, APolicy, make_context, make_node, make_policy, make_report
 from support.properties import tried
 
 NODE = make_node("gpu-7.example.com")
@@ -59,17 +59,6 @@ def at(manifest: dict[str, Any], path: str) -> Any:
 
 
 MISSING: dict[str, Any] = {}
-TOKEN = {
-    "name": "token",
-    "projected": {
-        "sources": [
-            {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
-            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
-        ],
-        "defaultMode": 0o444,
-    },
-}
-"""Bound to the pod and for an hour; with the authority behind the API server's certificate."""
 TEMPLATES = st.fixed_dictionaries(
     {},
     optional={
