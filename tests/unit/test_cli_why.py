@@ -121,6 +121,17 @@ def test_without_the_right_to_read_nodes_reports_stand_for_them(kubectl: FakeKub
     assert "could not be read" in answer["notSeen"]
 
 
+def test_what_a_claim_asks_for_is_said_not_to_be_judged(kubectl: FakeKubectl) -> None:
+    by_claim = {"nodegauge.dev/driver-access": "dra"}
+    without = {"name": "cpu", "uid": "cpu", "labels": {"nodegauge.dev/interconnect": "nvlink"}}
+    offers_dra = {"name": "broken", "uid": "broken", "labels": by_claim | without["labels"]}
+    kubectl.serve(NODES, [{"metadata": metadata} for metadata in (without, offers_dra)])
+    kubectl.serve(PODS, [pod(**affinity([LINKS]), resourceClaims=[{"name": "gpus"}])])
+    text = CliRunner().invoke(main, ["why", "train-0", "-n", "ml"]).output
+    assert "claims    asks for devices by claim (gpus): not judged" in text
+    assert "would do  1 node: broken, if" in text
+
+
 @pytest.mark.parametrize(
     ("body", "code", "says"),
     [

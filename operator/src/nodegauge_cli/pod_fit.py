@@ -1,8 +1,8 @@
 """Which nodes a pod may go to, as far as taints, labels and the number of GPUs say; what is in its way.
 
 The rules are the scheduler's: TaintToleration, NodeAffinity, NodeUnschedulable, and the extended resource
-`nvidia.com/gpu` (kubernetes.io/docs/concepts/scheduling-eviction).  Free GPUs and all other resources are not
-looked at.  Pure.
+`nvidia.com/gpu` (kubernetes.io/docs/concepts/scheduling-eviction).  Free GPUs, ResourceClaims and all other
+resources are not looked at.  Pure.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ class Wish(Struct, frozen=True, kw_only=True):
     """Match expressions: all of one term must hold."""
     gpus: int
     """Whole GPUs (`nvidia.com/gpu`)."""
+    claims: list[str]
+    """Names of its claims of devices, as the pod has them; what they ask for is not read."""
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
@@ -83,7 +85,12 @@ def wish_of(pod: Object) -> Wish:
         [*always, *(term.get("matchExpressions") or ()), *(term.get("matchFields") or ())]
         for term in required or [{}]
     ]
-    return Wish(tolerations=list(spec.get("tolerations") or ()), terms=terms, gpus=_gpus(spec))
+    return Wish(
+        tolerations=list(spec.get("tolerations") or ()),
+        terms=terms,
+        gpus=_gpus(spec),
+        claims=[claim.get("name", "") for claim in spec.get("resourceClaims") or ()],
+    )
 
 
 def _gpus(spec: Object) -> int:

@@ -22,7 +22,7 @@ from nodegauge_cli.standing import Standing
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Report, whole
 from nodegauge_operator.core import gates
-from nodegauge_operator.core.model import Taint
+from nodegauge_operator.core.model import NodeView, Taint
 
 NAMED = 3
 """Nodes that a row names; the others are a number."""
@@ -52,6 +52,8 @@ class Answer(Struct, frozen=True, rename="camel", kw_only=True):
     phase: str = ""
     gpus: int = 0
     """Whole GPUs that it asks for."""
+    claims: list[str] = []
+    """Its claims of devices: not judged."""
     scheduler: str = ""
     """The scheduler's own words."""
     would_do: list[str] = []
@@ -104,6 +106,7 @@ def answer_of(pod: Mapping[str, Any], fleet: Fleet | None) -> Answer:
         node=spec.get("nodeName") or "",
         phase=status.get("phase", ""),
         gpus=wish.gpus,
+        claims=wish.claims,
         scheduler=f"{scheduled.get('reason', '')}: {scheduled.get('message', '')}".strip(": "),
     )
     return about if fleet is None else _judged(about, wish, fleet)
@@ -145,8 +148,8 @@ def _short_key(policy: Mapping[str, Any]) -> str:
 
 
 def _candidates(fleet: Fleet, wish: Wish) -> list[Candidate]:
-    """Nodes with GPUs, or all if the pod asks for none; without the right to read nodes, what the reports say
-    that nodes should carry."""
+    """Nodes with GPUs, or all if the pod asks for none and has no claim, which may be of GPUs; without the
+    right to read nodes, what the reports say that nodes should carry."""
     if fleet.nodes is not None:
         return [
             Candidate(
@@ -155,10 +158,10 @@ def _candidates(fleet: Fleet, wish: Wish) -> list[Candidate]:
                 taints=node.taints,
                 whole=True,
                 unschedulable=node.unschedulable,
-                gpus=whole(node.gpu_allocatable) or 0,
+                gpus=None if _by_claim(node) else whole(node.gpu_allocatable) or 0,
             )
             for node in sorted(fleet.nodes.values(), key=lambda node: node.name)
-            if not wish.gpus or has_gpus(node) or node.name in fleet.reports
+            if not (wish.gpus or wish.claims) or has_gpus(node) or node.name in fleet.reports
         ]
     return [
         Candidate(
@@ -172,6 +175,11 @@ def _candidates(fleet: Fleet, wish: Wish) -> list[Candidate]:
         )
         for name, report in sorted(fleet.reports.items())
     ]
+
+
+def _by_claim(node: NodeView) -> bool:
+    """DRA hands out its GPUs, `nvidia.com/gpu` of a DeviceClass too, and no field of the node counts them."""
+    return not node.gpu_capacity and node.labels.get(names.LABEL_DRIVER_ACCESS) == names.BY_CLAIM
 
 
 def _row(barrier: Barrier, standing: Standing | None, report: Report | None) -> tuple[str, Row]:
@@ -224,6 +232,10 @@ def lines(answer: Answer) -> Iterator[str]:
         yield entry("pod", f"{name} is {answer.phase or 'in an unknown phase'}: it waits for no node")
         return
     yield entry("pod", f"{name} is Pending and asks for {answer.gpus or 'no'} GPUs ({names.GPU_RESOURCE})")
+    if answer.claims:
+        text = f"asks for devices by claim ({', '.join(answer.claims)}): not judged"
+        yield entry("claims", text, style=WORTH_A_LOOK)
+        yield entry("", "only nodes with GPUs are looked at; which devices they have free is not")
     if answer.scheduler:
         yield entry("scheduler", answer.scheduler)
     yield ""
