@@ -194,7 +194,7 @@ class Child:
 
 def visible(known: Mapping[str, int], environment: Mapping[str, str]) -> list[str]:
     given = environment.get("NVIDIA_VISIBLE_DEVICES", "all")
-    # A claim gives GPUs by CDI, with `void`, so that a container runtime adds nothing; CUDA reads neither.
+    # A claim comes with `void`, so that a container runtime adds nothing to it; CUDA reads neither.
     there = [uuid for uuid in known if given in ("all", "void") or uuid in given.split(",")]
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
