@@ -271,15 +271,15 @@ def test_devices_have_a_budget_of_their_own() -> None:
         False,
         True,
     )
-    held = [replace(one, state=DeviceState.HELD_BACK) for one in reports["node-2"].status.desired.devices]
+    waiting = [replace(one, state=DeviceState.HELD_BACK) for one in reports["node-2"].status.desired.devices]
     status = reports["node-2"].status
-    status = replace(status, desired=replace(status.desired, devices=held))
+    status = replace(status, desired=replace(status.desired, devices=waiting))
     cache.put_report(replace(reports["node-2"], status=status))
     gates = GateBudget(cache, clock=lambda: 0.0, now=lambda: NOW, cluster="100%", per_hour="100%")
-    said = within_budget(cache, gates, budget, "default")
-    assert said[:2] == ("False", names.BudgetReason.DEVICE_BUDGET_EXHAUSTED)
-    assert "2 of 2 slots used, 1 more held back on 1 node." in said[2]
-    assert said[2].endswith("see spec.budget.gatedDevices (2).")
+    state = within_budget(cache, gates, budget, "default")
+    assert state[:2] == ("False", names.BudgetReason.DEVICE_BUDGET_EXHAUSTED)
+    assert "2 of 2 slots used, 1 more held back on 1 node." in state[2]
+    assert state[2].endswith("see spec.budget.gatedDevices (2).")
     cache.policies["default"] = make_policy().of({"budget": {"gatedDevices": 0}})
     cache.policies_changed()
     assert budget.allowance("node-1") == 1, "a budget that shrank lifts nothing"
