@@ -276,10 +276,10 @@ def test_devices_have_a_budget_of_their_own() -> None:
     status = replace(status, desired=replace(status.desired, devices=waiting))
     cache.put_report(replace(reports["node-2"], status=status))
     gates = GateBudget(cache, clock=lambda: 0.0, now=lambda: NOW, cluster="100%", per_hour="100%")
-    condition = within_budget(cache, gates, budget, "default")
-    assert condition[:2] == ("False", names.BudgetReason.DEVICE_BUDGET_EXHAUSTED)
-    assert "2 of 2 slots used, 1 more held back on 1 node." in condition[2]
-    assert condition[2].endswith("see spec.budget.gatedDevices (2).")
+    state = within_budget(cache, gates, budget, "default")
+    assert state[:2] == ("False", names.BudgetReason.DEVICE_BUDGET_EXHAUSTED)
+    assert "2 of 2 slots used, 1 more held back on 1 node." in state[2]
+    assert state[2].endswith("see spec.budget.gatedDevices (2).")
     cache.policies["default"] = make_policy().of({"budget": {"gatedDevices": 0}})
     cache.policies_changed()
     assert budget.allowance("node-1") == 1, "a budget that shrank lifts nothing"
