@@ -58,8 +58,8 @@ class Sign(StrEnum):
 
 def sign_of(message: str) -> Sign:
     """What the message of the pod's condition `PodScheduled` says; another scheduler's is unclear."""
-    found = NO_NODE.match(message)
-    reasons = [part.lstrip("0123456789 ") for part in found["reasons"].split(", ")] if found else []
+    match = NO_NODE.match(message)
+    reasons = [part.lstrip("0123456789 ") for part in match["reasons"].split(", ")] if match else []
     if DEVICES_LACK in reasons:
         return Sign.DEVICES
     other = bool(reasons) and all(NEVER_OURS.match(reason) for reason in reasons)
