@@ -14,7 +14,7 @@ from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.kube.errors import Refused
 from support import api_server
 from support.nccl_nodes import IMAGE
-from support.objects import DEFAULTS, ANode, make_context, make_node, make_policy
+from support.objects import DEFAULTS, ANode, make_context, make_node, make_pod, make_policy
 from support.operator import SteppedOperator, some_nodes
 
 BARE = make_node("gpu-1")
@@ -68,6 +68,15 @@ def test_auto_follows_what_the_node_offers(node: ANode, access: str) -> None:
 def test_a_gap_is_said(node: ANode, access: DriverAccess, refusal: str) -> None:
     assert refusal in gap(node, access)
     assert bool(refusal) == bool(gap(node, access))
+
+
+def test_a_health_pod_without_a_place_says_that_mig_divides_all_gpus() -> None:
+    node = replace(BARE, devices=devices(kind="mig"))
+    context = make_context(node=node, policy=make_policy(), defaults=DEFAULTS)
+    waits = replace(make_pod(node), scheduled=False, created_at=context.now - 1e5)
+    end = KINDS["health"].ending(waits, context)
+    assert end is not None
+    assert "list no whole GPU" in end.message
 
 
 @pytest.mark.parametrize(

@@ -60,10 +60,10 @@ def of_class(count: int) -> Body:
     return {"containers": [{"resources": {"limits": limits}}] * 2}
 
 
-def refused(reasons: str, spec: Body = EIGHT) -> Body:
+def unschedulable(reasons: str, spec: Body = EIGHT) -> Body:
     """As kube-scheduler 1.37.2 says why no node would do."""
-    message = f"0/2 nodes are available: {reasons}. preemption: 0/2 nodes are available: 2 Insufficient cpu."
-    return body(spec) | {"status": {"conditions": [UNSCHEDULABLE | {"message": message}]}}
+    text = f"0/2 nodes are available: {reasons}. preemption: 0/2 nodes are available: 2 Insufficient cpu."
+    return body(spec) | {"status": {"conditions": [UNSCHEDULABLE | {"message": text}]}}
 
 
 VOLUME = "2 node(s) didn't find available persistent volumes to bind"
@@ -73,13 +73,13 @@ VOLUME = "2 node(s) didn't find available persistent volumes to bind"
     ("pod", "gpus"),
     [
         (body(), 8),
-        (refused("2 Insufficient memory"), 8),
-        (refused("1 cannot allocate all claims, 1 node(s) were unschedulable", CLAIM), 1),
-        (refused("1 node(s) had untolerated taint(s), 1 node(s) were unschedulable"), None),
-        (refused('persistentvolumeclaim "gone" not found'), None),
-        (refused("pod has unbound immediate PersistentVolumeClaims"), None),
-        (refused("request g: device class nope.example.com does not exist", CLAIM), None),
-        (refused("2 node(s) didn't match pod anti-affinity rules"), 8),
+        (unschedulable("2 Insufficient memory"), 8),
+        (unschedulable("1 cannot allocate all claims, 1 node(s) were unschedulable", CLAIM), 1),
+        (unschedulable("1 node(s) had untolerated taint(s), 1 node(s) were unschedulable"), None),
+        (unschedulable('persistentvolumeclaim "gone" not found'), None),
+        (unschedulable("pod has unbound immediate PersistentVolumeClaims"), None),
+        (unschedulable("request g: device class nope.example.com does not exist", CLAIM), None),
+        (unschedulable("2 node(s) didn't match pod anti-affinity rules"), 8),
         (body(of_class(3) | {"initContainers": EIGHT["containers"]}), 8),
         (body(of_class(5) | {"initContainers": EIGHT["containers"]}), 10),
         (body(CLAIM), 1),
@@ -289,12 +289,12 @@ async def test_who_could_not_take_what_one_run_left_gets_another(
     assert follow.look() == set()
     await asyncio.sleep(2)
     assert follow.look() == {"node-1"}
-    for reasons, waits in (
+    for text, waits in (
         (VOLUME, 0),
         ("2 Insufficient nvidia.com/gpu", 0),
         ("2 cannot allocate all claims", 1),
     ):
-        stream.say(refused(reasons))
+        stream.say(unschedulable(text))
         await asyncio.sleep(0.1)
         assert follow.count() == waits, "it was in vain, until the scheduler says that devices alone lack"
     task.cancel()

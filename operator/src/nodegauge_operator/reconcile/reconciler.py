@@ -119,13 +119,8 @@ class Reconciler:
             monotonic=self._monotonic,
         )
         """The containers of mode Watch."""
-        self.waiting = Waiting(
-            client=client,
-            cache=cache,
-            gpu_names=settings.give_way_to,
-            clock=clock,
-            monotonic=self._monotonic,
-        )
+        clocks = {"clock": clock, "monotonic": self._monotonic}
+        self.waiting = Waiting(client=client, cache=cache, gpu_names=settings.give_way_to, **clocks)
         """Whom our runs give way to."""
         self.obstacles.pods = self.waiting.refusal
         self.breaker = Breaker(cache, now=clock, metrics=metrics)

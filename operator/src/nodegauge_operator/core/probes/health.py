@@ -32,6 +32,7 @@ from nodegauge_operator.api.report import (
 from nodegauge_operator.core import gates, probe_status, unreadable
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.days import noted
+from nodegauge_operator.core.driver_access import DriverAccess, gap
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probe_status import Reading
@@ -111,8 +112,12 @@ class HealthKind(ProbeKind):
         return max(finished_at(probe) + min(wait, interval), drained_at, brought_by)
 
     def ending(self, pod: PodView, context: Context) -> RunEnd | None:
-        """A result that waited for longer than an interval, for an operator that was away, is not news."""
+        """A result that waited for longer than an interval, for an operator that was away, is not news.  A
+        pod that found no place says what the node lacks, such as whole GPUs where MIG divides all of them."""
         end = super().ending(pod, context)
+        if end is not None and not pod.scheduled and context.access is DriverAccess.DRA:
+            lacks = gap(context.node, context.access)
+            return replace(end, message=f"{lacks}; {end.message}") if lacks else end
         age = context.now - end.finished_at if end is not None and end.finished_at else 0.0
         if end is None or age <= context.policy.interval_of(self.name):
             return end
