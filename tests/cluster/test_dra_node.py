@@ -73,7 +73,9 @@ def test_only_a_claim_brings_the_driver(testbed: Testbed, api: Rest, namespace: 
 
 def test_the_chart_reads_a_node_with_dra_alone(testbed: Testbed, api: Rest) -> None:
     """With its admission policies, by which the scheduler must still get along with its claims."""
-    api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": ADMIN}})
+    if not api.find(f"/api/v1/namespaces/{NAMESPACE}"):
+        api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    api.patch(f"/api/v1/namespaces/{NAMESPACE}", {"metadata": {"labels": ADMIN}})
     installed = Slice(testbed)
     installed.nodes = [NODE]
     with installed.released() as cluster:

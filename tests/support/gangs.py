@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nodegauge_operator import names
+from testbed.errors import ApiError
 from testbed.rest import Object, Rest
 
 FULL, RING = "nvlink-h100sxm-full", "nvlink-h100sxm-ring"
@@ -52,7 +53,11 @@ class GangNodes:
         """Pods that are to go are gone, as kubelets would have it."""
         for pod in self.pods():
             if pod["metadata"].get("deletionTimestamp"):
-                self.rest.delete(f"{PODS}/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
+                try:
+                    self.rest.delete(f"{PODS}/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
+                except ApiError as error:
+                    if error.status != 404:  # a controller was quicker
+                        raise
         return True
 
     def without_pods(self) -> bool:

@@ -145,7 +145,7 @@ def test_a_gang_that_is_admitted_and_not_bound_yet_is_evicted_whole(
         start(nodes, 3)
         chosen = wait_for(lambda: hosts(nodes), what="the gang is admitted")
         nodes.taint(chosen[0], TAINT)
-        wait_for(lambda: evicted(nodes.rest), what="an eviction", seconds=60)
+        wait_for(lambda: evicted(nodes.rest), what="an eviction")
 
 
 def hosts(nodes: GangNodes) -> list[str]:
@@ -157,4 +157,4 @@ def hosts(nodes: GangNodes) -> list[str]:
 def test_no_execute_evicts_a_gang_whole(nodes: GangNodes) -> None:
     placed = running(nodes)
     nodes.taint(next(iter(placed.values())), TAINT | {"effect": "NoExecute"})
-    wait_for(lambda: nodes.without_going() and evicted(nodes.rest), what="an eviction", seconds=60)
+    wait_for(lambda: nodes.without_going() and evicted(nodes.rest), what="an eviction")
