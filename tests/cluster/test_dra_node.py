@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from support.slice import NAMESPACE, Slice
 from testbed.cluster import Testbed
 from testbed.controlplane import ControlPlane
 from testbed.nodes import Offer
@@ -24,11 +23,9 @@ SAYS = "import os; print('driver', bool(os.environ.get('NODEGAUGE_SIM_HARDWARE')
 @pytest.fixture
 def testbed(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Testbed]:
     with Testbed(tmp_path, control_plane=control_plane) as testbed:
-        testbed.nodes.add({"system-1": None})
         testbed.nodes.add({NODE: "h100-sxm-8"}, offers=Offer.DRA)
         yield testbed
-        for name in (NODE, "system-1"):
-            testbed.nodes.remove(name)
+        testbed.nodes.remove(NODE)
 
 
 def request(name: str, **more: Any) -> dict[str, Any]:
@@ -69,16 +66,3 @@ def test_only_a_claim_brings_the_driver(testbed: Testbed, api: Rest, namespace: 
     seen = {name: message_of(testbed, api, namespace, name) for name in ("admin", "all", "")}
     assert seen == {"admin": "driver True", "all": "driver True", "": "driver False"}
     wait_for(lambda: not api.get(CLAIMS.format(namespace))["items"], what="the claims to go with their pods")
-
-
-def test_the_chart_reads_a_node_with_dra_alone(testbed: Testbed, api: Rest) -> None:
-    """With its admission policies, by which the scheduler must still get along with its claims."""
-    if not api.find(f"/api/v1/namespaces/{NAMESPACE}"):
-        api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-    api.patch(f"/api/v1/namespaces/{NAMESPACE}", {"metadata": {"labels": ADMIN}})
-    installed = Slice(testbed)
-    installed.nodes = [NODE]
-    with installed.released() as cluster:
-        cluster.ready()
-        labels = api.get(f"/api/v1/nodes/{NODE}")["metadata"]["labels"]
-        assert (labels["nodegauge.dev/health"], labels["nodegauge.dev/driver-access"]) == ("pass", "dra")
