@@ -41,6 +41,21 @@ class Clock:
         self.now += seconds
 
 
+@pytest.fixture
+def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeKubectl:
+    """Of a cluster with one node, which is healthy."""
+    fake = FakeKubectl(tmp_path, monkeypatch)
+    fake.serve(POLICIES, [policy_body()])
+    fake.serve(REPORTS, [body_of(explained.healthy())])
+    return fake
+
+
+def begun(clock: Clock) -> Watch:
+    watch = Watch(Cluster(), clock=lambda: clock.now, rest=clock.rest, tell=clock.lines.append)
+    assert watch.begin() == 1
+    return watch
+
+
 @pytest.mark.parametrize(
     ("streams", "says", "lines"),
     [
@@ -52,44 +67,27 @@ class Clock:
     ],
 )
 def test_each_change_is_told_once(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    streams: list[list[dict[str, Any]]],
-    says: list[str],
-    lines: str,
+    kubectl: FakeKubectl, streams: list[list[dict[str, Any]]], says: list[str], lines: str
 ) -> None:
-    fake, clock = FakeKubectl(tmp_path, monkeypatch), Clock()
-    fake.serve(POLICIES, [policy_body()])
-    fake.serve(REPORTS, [body_of(explained.healthy())])
-    fake.watches(*streams)
-    watched = Watch(Cluster(), clock=lambda: clock.now, rest=clock.rest, tell=clock.lines.append)
-    assert watched.begin() == 1
-    shown = [line(change) for change in watched.changes(until=NOW + 122)]
+    clock = Clock()
+    kubectl.watches(*streams)
+    shown = [line(change) for change in begun(clock).changes(until=NOW + 122)]
     assert [text[10 : 10 + len(want)] for text, want in zip(shown, says, strict=False)] == says
     assert len(shown) >= len(says)
     assert lines in " ".join(clock.lines)
 
 
-def test_after_a_gap_it_tells_what_changed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake, clock = FakeKubectl(tmp_path, monkeypatch), Clock()
-    fake.serve(POLICIES, [policy_body()])
-    fake.serve(REPORTS, [body_of(explained.healthy())])
-    fake.watches([GONE], [])
-    watched = Watch(Cluster(), clock=lambda: clock.now, rest=clock.rest)
-    watched.begin()
-    fake.serve(REPORTS, [body_of(explained.corrupting())])
+def test_after_a_gap_it_tells_what_changed_meanwhile(kubectl: FakeKubectl) -> None:
+    kubectl.watches([GONE], [])
+    watched = begun(Clock())
+    kubectl.serve(REPORTS, [body_of(explained.corrupting())])
     assert [change.what for change in watched.changes(until=NOW + 121)] == ["health", "taint"]
 
 
-def test_a_reading_that_nobody_renews_is_told_by_the_clock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake, clock = FakeKubectl(tmp_path, monkeypatch), Clock()
-    fake.serve(POLICIES, [policy_body()])
-    fake.serve(REPORTS, [body_of(explained.healthy())])
-    fake.watches([], [])
-    watched = Watch(Cluster(), clock=lambda: clock.now, rest=clock.rest)
-    watched.begin()
+def test_a_reading_that_nobody_renews_is_told_by_the_clock(kubectl: FakeKubectl) -> None:
+    clock = Clock()
+    kubectl.watches([], [])
+    watched = begun(clock)
     clock.now += 5 * 3600
     (change,) = watched.changes(until=clock.now + 1)
     assert (change.before, change.to) == ("pass", "unread")
@@ -98,12 +96,9 @@ def test_a_reading_that_nobody_renews_is_told_by_the_clock(
 
 @pytest.mark.parametrize(("path", "code"), [(REPORTS, 1), ("none", 0)])
 def test_it_ends_after_its_time_and_says_why_it_cannot_begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, code: int
+    kubectl: FakeKubectl, path: str, code: int
 ) -> None:
-    fake = FakeKubectl(tmp_path, monkeypatch)
-    fake.serve(POLICIES, [policy_body()])
-    fake.serve(REPORTS, [body_of(explained.healthy())])
-    fake.refuse(path, "Error from server (Forbidden): no")
+    kubectl.refuse(path, "Error from server (Forbidden): no")
     result = CliRunner().invoke(main, ["watch", "--for", "0s"])
     assert result.exit_code == code
     assert ("nodegauge-view" if code else "Watching 1 nodes") in result.stderr
