@@ -160,14 +160,6 @@ def test_a_health_pod_is(template: dict[str, Any], path: str, value: Any) -> Non
     assert at(templated(**template), path) == value
 
 
-@pytest.mark.parametrize("taint", [names.TAINT_THROTTLED, names.TAINT_UNHEALTHY, names.TAINT_UNVALIDATED])
-def test_a_node_that_we_gate_can_still_be_measured(taint: str) -> None:
-    """Of any effect and value, also where the policy has tolerations of its own: else no gate would open."""
-    assert taint in names.NODE_TAINTS
-    only = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
-    assert {"key": taint, "operator": "Exists"} in templated(tolerations=only)["spec"]["tolerations"]
-
-
 def test_the_run_is_told_to_the_probe_as_the_operator_will_check_it() -> None:
     """Run id and node name by environment; the same for every try, another for another run or machine."""
     variables, expected = env(pod()), run_id(report_uid="", probe="health", number=3)
@@ -251,9 +243,12 @@ def test_the_policy_wins_over_the_installation(path: str, by_site: Any, by_polic
 
 
 def test_tolerations_of_the_policy_replace_those_of_the_installation() -> None:
+    """But for our taints of any effect and value: else no gate would open."""
+    assert {names.TAINT_THROTTLED, names.TAINT_UNHEALTHY, names.TAINT_UNVALIDATED} <= {*names.NODE_TAINTS}
     mine = pod(make_policy().of({"podTemplate": TEMPLATE}), defaults=SITE)
     for made, key in ((pod(defaults=SITE), "site"), (mine, "policy")):
-        assert [t["key"] for t in made["spec"]["tolerations"]] == [key, *names.NODE_TAINTS]
+        tolerated = [{"key": each, "operator": "Exists"} for each in (key, *names.NODE_TAINTS)]
+        assert made["spec"]["tolerations"] == tolerated
 
 
 NCCL_PROFILES = pytest.mark.parametrize("probe", [names.PROBE_PULL, names.PROBE_NCCL])
