@@ -64,8 +64,8 @@ def tainted(key: str, value: str = "") -> dict[str, Any]:
     return {"desired": DesiredNode(taints=[DesiredTaint(key=key, value=value)])}
 
 
-def judged(*bodies: dict[str, Any], arguments: tuple[str, ...] = ()) -> tuple[int, str]:
-    outcome = judge("-", *arguments, stdin=json.dumps({"kind": "List", "items": list(bodies)}))
+def judged(*bodies: dict[str, Any]) -> tuple[int, str]:
+    outcome = judge("-", stdin=json.dumps({"kind": "List", "items": list(bodies)}))
     return outcome.exit_code, flat(outcome)
 
 

@@ -47,12 +47,11 @@ def capped(mhz: float, *, name: str = "NVIDIA A100-SXM4-80GB", bits: int = 12, *
     return every(node(), name=name, **working(bits={0x4: bits}, sm_mhz=span(mhz), **window))
 
 
-def paced(*mhz: float, bits: dict[int, dict[int, int]] | None = None, moves: float = 30) -> Result:
-    """GPUs at work at these clocks, which move by that many MHz."""
+def paced(*mhz: float, bits: dict[int, dict[int, int]] | None = None) -> Result:
+    """GPUs at work at these clocks, which move by 30 MHz."""
     result = node(len(mhz))
     for gpu_index, clock in enumerate(mhz):
-        moving = span(clock - moves / 2, clock + moves / 2)
-        fields = working(sm_mhz=moving, bits=(bits or {}).get(gpu_index))
+        fields = working(sm_mhz=span(clock - 15, clock + 15), bits=(bits or {}).get(gpu_index))
         result = made.with_gpu(result, gpu_index, **fields)
     return result
 
