@@ -255,6 +255,8 @@ SAVE = (
 """The first of the steps that end with a reset or a reboot.  NVIDIA wants the report of the moment in which
 the fault is seen: <https://docs.nvidia.com/deploy/rma-process/index.html>."""
 DRAIN = "`kubectl cordon NODE`, then `kubectl drain NODE --ignore-daemonsets --delete-emptydir-data`."
+DRAIN_LATER = f"before the repair, at a time that you choose, {DRAIN}"
+"""In place of `DRAIN` where new pods get the node's other GPUs, and not the bad one."""
 OUT_OF_SERVICE = (
     "Take the machine out of service: end or move what runs on its GPUs, and let nothing new start."
 )
