@@ -126,7 +126,7 @@ def _by_claim(spec: dict[str, Any], defaults: ProbeDefaults, *, needs: Needs) ->
     if needs is Needs.NOTHING:
         return without
     [body] = spec["containers"]
-    said = {"name": ACCESS_VARIABLE, "value": Access.CLAIM.value}
+    access = {"name": ACCESS_VARIABLE, "value": Access.CLAIM.value}
     resources: dict[str, Any] = {
         part: {key: value for key, value in amounts.items() if key != names.GPU_RESOURCE}
         for part, amounts in body.get("resources", {}).items()
@@ -135,7 +135,7 @@ def _by_claim(spec: dict[str, Any], defaults: ProbeDefaults, *, needs: Needs) ->
     resources["claims"] = [{"name": names.POD_CLAIM}]
     template = names.claim_template(instance=defaults.instance, holds=needs is Needs.GPUS)
     return without | {
-        "containers": [body | {"env": [*env, said], "resources": resources}],
+        "containers": [body | {"env": [*env, access], "resources": resources}],
         "resourceClaims": [{"name": names.POD_CLAIM, "resourceClaimTemplateName": template}],
     }
 
