@@ -266,6 +266,12 @@ def test_nothing_is_written_but_why_there_is_no_reading(probe: On, form: str) ->
     run = on.python(AUDIT, "health", "--window", "0", "--format", form)
     assert (run.returncode, run.stderr.splitlines()) == (0, [f"open {on.termination_log}"])
     assert last_message(on.termination_log).startswith("library-not-found: ")
+    assert "runtimeClassName: nvidia" in last_message(on.termination_log)
+    for access, remedy in (("DRA", "kubelet plugin"), ("HostDriver", "hostDriver.folder")):
+        on.environment["NODEGAUGE_DRIVER_ACCESS"] = access
+        on.python(AUDIT, "health", "--window", "0", "--format", form)
+        assert remedy in last_message(on.termination_log)
+        assert "runtimeClassName" not in last_message(on.termination_log)
 
 
 SIZE = r"""

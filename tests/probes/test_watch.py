@@ -74,6 +74,14 @@ def test_the_first_reading_is_a_health_document(fresh: On) -> None:
     assert not on.probe.termination_log.exists()
 
 
+def test_a_library_that_a_claim_should_bring_in_is_looked_for_there(fresh: On, tmp_path: Path) -> None:
+    on = fresh("titan-rtx-nv2")
+    on.probe.environment |= {"LD_LIBRARY_PATH": str(tmp_path), "NODEGAUGE_DRIVER_ACCESS": "DRA"}
+    problem = on.life().result.problem
+    assert problem is not None
+    assert "kubelet plugin" in problem.message
+
+
 CALM = "h100-sxm-8-drv580 b200-sxm-8 v100-vm-8 vgpu-2 a100-mig-4 gb200-4 titan-rtx-vfio-4"
 
 

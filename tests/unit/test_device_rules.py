@@ -10,6 +10,7 @@ import support.results as made
 from nodegauge_contract import Result
 from nodegauge_operator import names
 from nodegauge_operator.api.desired_device import DeviceState
+from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.report import Run, stamp
 from nodegauge_operator.core import actions as steps
 from nodegauge_operator.core import decision, device_rule, faults
@@ -126,6 +127,16 @@ class World:
     def taints(self) -> list[str]:
         return [f"{taint.key}={taint.value}" for taint in self.node.taints]
 
+    @property
+    def fault(self) -> Fault:
+        """The worst."""
+        return faults.faults(self.report.status, policy=self.policy, node="node-1")[0]
+
+    @property
+    def drains_at_once(self) -> bool:
+        """Whether its steps are those of a node without device rules."""
+        return any(step.startswith("`kubectl cordon") for step in self.fault.steps)
+
     def writes(self, *kinds: type) -> list[str]:
         return [type(step).__name__ for step in self.log if isinstance(step, kinds)]
 
@@ -140,10 +151,16 @@ def test_one_bad_gpu_of_eight_is_gated_with_its_cause_and_the_node_keeps_seven()
     assert (world.node.labels[names.LABEL_HEALTH], world.node.condition.reason) == ("warn", "DevicesGated")  # type: ignore[union-attr]
     counted = usable(world.report.status, world.node, world.policy)
     assert (counted.usable, counted.lost) == (7, {"gpu-lost": 1})
-    (fault,) = [
-        each for each in faults.faults(world.report.status, policy=world.policy, node="node-1") if each.cause
-    ]
+    fault = world.fault
     assert rule.name in fault.no_taint
+    assert fault.steps[0].startswith(
+        f"GPU 3 is kept from new pods by DeviceTaintRule {rule.name}. The node's"
+    )
+    assert fault.steps[3].startswith("Before the repair, at a time that you choose, `kubectl cordon node-1`")
+    assert f"Next: {fault.next_step}" in world.node.condition.message  # type: ignore[union-attr]
+    assert fault.next_step.startswith(
+        "GPU 3 alone is kept from new pods, so choose the time of the repair. S"
+    )
     assert "gpu-3 of pool node-1" in world.report.status.change.message  # type: ignore[union-attr]
 
 
@@ -182,13 +199,14 @@ ELSEWHERE["no API"][0].served = False
 def test_where_that_cannot_be_told_the_node_is_tainted(case: str) -> None:
     world, bad = ELSEWHERE[case]
     world.run(WELL).run(bad)
-    assert (world.ruled, world.taints) == ({}, TAINTED)
+    assert (world.ruled, world.taints, world.drains_at_once) == ({}, TAINTED, True)
 
 
 def test_a_gpu_that_no_slice_shows_needs_no_rule_and_is_said() -> None:
     world = World((*EIGHT[:3], *EIGHT[4:])).run(WELL).run()
     assert (world.ruled, world.taints) == ({}, [])
     assert "is in no ResourceSlice" in world.report.status.change.message  # type: ignore[union-attr]
+    assert "GPU 3 is in no ResourceSlice" in world.fault.steps[0]
     world.node = replace(world.node, devices=EIGHT)  # it is back, and no run has seen it yet
     assert world.look().ruled == {"gpu-3": ("gpu-lost", "NoSchedule")}
 
@@ -205,6 +223,7 @@ def test_it_is_found_by_its_pci_address_and_followed_by_its_uuid() -> None:
 def test_a_dry_run_gates_nothing_and_says_whom() -> None:
     world = World(setting="DryRun").run(WELL).run()
     assert (world.ruled, world.taints) == ({"gpu-3": ("gpu-lost", "None")}, TAINTED)
+    assert world.drains_at_once
 
 
 def test_the_budget_takes_the_worst_first_and_says_who_waits() -> None:
@@ -213,8 +232,10 @@ def test_the_budget_takes_the_worst_first_and_says_who_waits() -> None:
     world.run(made.with_gpu(BAD, 5, error=LOST))
     states = sorted(each.state.value for each in world.report.status.desired.devices)
     assert (len(world.rules), states, world.taints) == (1, ["gated", "held-back"], [])
+    assert world.drains_at_once, "GPU 5 goes to the next pod"
     world.slots = 2
     assert world.look().ruled.keys() == {"gpu-3", "gpu-5"}
+    assert not world.drains_at_once
 
 
 def test_a_refused_rule_taints_the_node_in_its_place() -> None:
@@ -225,10 +246,18 @@ def test_a_refused_rule_taints_the_node_in_its_place() -> None:
     assert (world.look().ruled.keys(), world.taints) == ({"gpu-3"}, [])
 
 
+def test_a_node_closed_by_a_taint_has_no_gpus_that_go_on() -> None:
+    world = World()
+    world.policy = world.policy.of({"taints": {"devices": "NoSchedule", "unvalidated": "Set"}})
+    assert world.run().ruled
+    assert world.drains_at_once
+
+
 @pytest.mark.parametrize(("mode", "left"), [("Observe", 0), ("Paused", 1), ("Enforce", 1)])
 def test_observe_removes_rules_and_paused_leaves_them(mode: str, left: int) -> None:
     world = World().run(WELL).run()
     world.policy = make_policy().of({"mode": mode, "taints": {"devices": "NoSchedule"}})
+    assert world.drains_at_once is (mode == "Observe"), "also before the operator has looked"
     assert len(world.look().rules) == left
 
 

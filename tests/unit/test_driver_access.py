@@ -93,6 +93,7 @@ def test_by_dra_a_pod_gets_what_it_needs_from_a_claim_alone(kind: str, template:
     assert "nvidia.com/gpu" not in str(body["resources"])
     shown = {e["name"]: e["value"] for e in body["env"] if e["name"].startswith("NVIDIA_VISIBLE")}
     assert shown == ({} if template else {"NVIDIA_VISIBLE_DEVICES": "void"})
+    assert ({"name": "NODEGAUGE_DRIVER_ACCESS", "value": "DRA"} in body["env"]) == bool(template)
     if kind in ("nccl", "load"):
         assert {"name": "NODEGAUGE_GPUS", "value": "8"} in body["env"]
 
@@ -103,12 +104,14 @@ def test_by_the_runtime_a_pod_claims_nothing(kind: str) -> None:
     assert spec["runtimeClassName"] == "nvidia"
     assert "resourceClaims" not in spec
     assert ("nvidia.com/gpu" in str(spec["containers"])) == (kind in ("nccl", "load"))
+    assert "NODEGAUGE_DRIVER_ACCESS" not in str(spec), "watch pods are as before, and are not replaced"
 
 
 def test_by_the_host_only_what_reads_is_privileged_and_mounts_one_folder_read_only() -> None:
     spec = pod("health", BARE.offering(8), setting="HostDriver")
     [body] = spec["containers"]
     assert body["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
+    assert {"name": "NODEGAUGE_DRIVER_ACCESS", "value": "HostDriver"} in body["env"]
     [mount] = [mount for mount in body["volumeMounts"] if mount["name"] == "host-driver"]
     assert mount["readOnly"]
     [volume] = [volume for volume in spec["volumes"] if "hostPath" in volume]

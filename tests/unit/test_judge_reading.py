@@ -26,6 +26,9 @@ def ended(kind: str) -> list[Result]:
     return [Result(probe="health", problem=problem), replace(made.titan(), problem=problem)]
 
 
+NO_LIBRARY = ended(ProblemKind.LIBRARY_NOT_FOUND)[0]
+
+
 def facts(capacity: int | None, sharing: Sharing = Sharing.EXCLUSIVE) -> NodeFacts:
     return NodeFacts(gpu_capacity=capacity, sharing=sharing)
 
@@ -128,6 +131,25 @@ TABLE: Table = {
             ("a-kind-of-tomorrow", "probe-problem"),
         )
         for result in ended(kind)
+    ],
+    "where a claim or a folder brings the driver in, no container runtime is advised": [
+        (judge(result, node=NodeFacts(access=access)), f"{code}/warn", UNKNOWN, f"Next: {step}")
+        for access, code, result, step in (
+            (
+                "Runtime",
+                "library-not-found",
+                ended(ProblemKind.LIBRARY_NOT_FOUND)[0],
+                "set `spec.podTemplate",
+            ),
+            (
+                "DRA",
+                "library-not-found",
+                ended(ProblemKind.LIBRARY_NOT_FOUND)[0],
+                "look at the log of the DRA driver",
+            ),
+            ("HostDriver", "library-not-found", NO_LIBRARY, "find the driver's"),
+            ("DRA", NOT_VISIBLE, Result(probe="health"), "see whether the node's ResourceSlices list"),
+        )
     ],
     "a failure outweighs an unjudged node": [(CUT_LOST, "gpu-lost/fail probe-deadline/warn", FAIL)],
     "half a node that is only warm is still half a node": [

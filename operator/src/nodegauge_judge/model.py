@@ -303,6 +303,8 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     """What it ran when it was read last."""
     domains: Mapping[str, str] = {}
     """NVLink domains that others say it is in, by the label's key (`DOMAIN_LABELS`)."""
+    access: str = ""
+    """How its probes reach the driver (`Access`); empty if unknown."""
 
     @property
     def xid_windows(self) -> dict[int, float]:
@@ -323,6 +325,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
         power: PowerInventory | None = None,
         xids: tuple[XidRule, ...] = (),
         versions: Versions = Versions(),  # noqa: B008 (frozen)
+        access: str = "",
     ) -> NodeFacts:
         """Facts out of a Node's labels and `status.capacity`, and what the policy says about its GPUs.
 
@@ -342,6 +345,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
             power=power,
             xids=xids,
             versions=versions,
+            access=access,
             domains={key: labels[key] for key in DOMAIN_LABELS if labels.get(key)},
         )
 

@@ -96,6 +96,9 @@ def _row(rule: Rule[Any]) -> str:
 def _section(rule: Rule[Any]) -> str:
     when = "\n".join(f"- **{severity.value}**: {text}." for severity, text in rule.when.items())
     steps = "\n".join(f"{number}. {step}" for number, step in enumerate(rule.way_out, 1))
+    for access, way_out in rule.by_access.items():
+        own = "\n".join(f"{number}. {step}" for number, step in enumerate(way_out, 1))
+        steps += f"\n\nWhere the driver comes in by `{access}`:\n\n{own}"
     title = rule.title[0].upper() + rule.title[1:]
     return f"## {rule.code}\n\n{title}. {rule.meaning}\n\n{when}\n\nWhat to do:\n\n{steps}\n"
 

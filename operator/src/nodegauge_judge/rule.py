@@ -117,6 +117,9 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
     """The first thing to do where only one place has it; empty where that is the same."""
     way_out: tuple[str, ...]
     """Every step in order, commands in backquotes, with `PLACEHOLDERS` that a finding fills in."""
+    by_access: Mapping[str, tuple[str, ...]] = {}
+    """The same where the evidence `access` names another way to the driver (`Access`) than its container
+    runtime; the first is also the next step."""
     check: Callable[[Input], Iterable[Observation]]
     """The locations where it applies."""
     probe: str = Probe.HEALTH
@@ -170,7 +173,8 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
 
     def located(self, observation: Observation, *, next_step: str = "") -> Finding:
         """The finding about one location, with this step in place of the rule's."""
-        step = next_step or self.next_step
+        first = self._by_access(observation.evidence)[:1]
+        step = next((f"{text[0].lower()}{text[1:]}" for text in first), next_step or self.next_step)
         next_step = filled(step, gpus=observation.gpus, evidence=observation.evidence)
         return Finding(
             code=self.code,
@@ -185,7 +189,8 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
         """Every step, with the values of this finding; without those of a cluster for what was pasted, names
         no node, or comes from a host that no cluster has (`cluster` false)."""
         outside = not (cluster and node) or PASTED in str(finding.evidence.get("source", ""))
-        here = self._without_cluster if outside else self.way_out
+        way_out = self._by_access(finding.evidence) or self.way_out
+        here = self._without_cluster if outside else way_out
         steps = [filled(step, gpus=finding.gpus, evidence=finding.evidence, node=node) for step in here]
         known = [step for step in steps if not _NO_WATTS.search(step)]
         return known if cluster else [_NODE.sub(r"\1 host", step) for step in known]
@@ -196,6 +201,10 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
         step = self._without_cluster[0] if _OF_CLUSTER.search(self.next_step) else _by_hand(own)
         step = filled(step, gpus=finding.gpus, evidence=finding.evidence)
         return replace(finding, message=f"{measured(finding)}{NEXT}{step}")
+
+    def _by_access(self, evidence: Mapping[str, Scalar]) -> tuple[str, ...]:
+        """The steps for the way to the driver that this evidence names; empty for those of the runtime."""
+        return self.by_access.get(str(evidence.get("access", "")), ())
 
     @property
     def _without_cluster(self) -> tuple[str, ...]:
@@ -255,6 +264,8 @@ SAVE = (
 """The first of the steps that end with a reset or a reboot.  NVIDIA wants the report of the moment in which
 the fault is seen: <https://docs.nvidia.com/deploy/rma-process/index.html>."""
 DRAIN = "`kubectl cordon NODE`, then `kubectl drain NODE --ignore-daemonsets --delete-emptydir-data`."
+DRAIN_LATER = f"before the repair, at a time that you choose, {DRAIN}"
+"""In place of `DRAIN` where new pods get the node's other GPUs, and not the bad one."""
 OUT_OF_SERVICE = (
     "Take the machine out of service: end or move what runs on its GPUs, and let nothing new start."
 )

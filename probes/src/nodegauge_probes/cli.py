@@ -141,6 +141,7 @@ def _watch(settings: Settings, client: ReadingClient | None) -> int:
         run=settings.run,
         node=settings.node,
         deadline=settings.deadline,
+        access=settings.access,
         kernel_log=settings.kernel_log,
         control_groups=settings.control_groups,
         dcgm=settings.dcgm,
@@ -199,7 +200,7 @@ def main() -> int:
     from nodegauge_probes.once import MEASURE
     from nodegauge_probes.progress import Progress
 
-    result = ResultBuilder(probe=settings.probe, run=settings.run, node=settings.node)
+    result = ResultBuilder(probe=settings.probe, run=settings.run, node=settings.node, access=settings.access)
     output = Output(form=settings.format, termination_log=settings.termination_log, client=client)
     looked = Progress(result, say=_say) if settings.progress else None
     run = Run(result=result, deadline=settings.deadline, write=output.write, looked=looked)

@@ -264,8 +264,10 @@ class LoadBuilder(Protocol):
 class ResultBuilder:
     """All readings of one run so far."""
 
-    def __init__(self, *, probe: str, run: str, node: str) -> None:
+    def __init__(self, *, probe: str, run: str, node: str, access: str = "") -> None:
         self.probe, self.run, self.node = probe, run, node
+        self.access = access
+        """How the driver comes in (`Access`), for a problem's remedy."""
         self.host = Builder(Host)
         self.system = Builder(System)
         self.gpus: list[GpuBuilder] = []

@@ -33,7 +33,7 @@ def open_node(
     synchronised, error = kernel.clock_discipline()
     result.host.set(kernel=kernel.release(), clock_synchronised=synchronised, clock_error_us=error)
     result.bus = pci.bus(sysfs, procfs=procfs)
-    nvml = Nvml(watch=watch, pause=time.sleep, skip=skip)
+    nvml = Nvml(watch=watch, pause=time.sleep, skip=skip, access=result.access)
     nvml.open()
     try:
         versions(nvml, result)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from nodegauge_contract.access import ACCESS_VARIABLE
 from nodegauge_probes import watch_options
 from nodegauge_probes.load import storage_options
 from nodegauge_probes.nccl.plan import BUDGET_S, ENGINES_PER_GPU, Processes
@@ -33,7 +34,8 @@ MAX_VARIABLES, MAX_VALUE = 64, 1024
 EPILOG = """environment: NODEGAUGE_RUN and NODEGAUGE_NODE (echoed in the result), NODEGAUGE_SYSFS,
 NODEGAUGE_PROCFS, NODEGAUGE_TERMINATION_LOG (default: /dev/termination-log if it exists).  nccl, pull and
 load: NODEGAUGE_GPUS (how many GPUs the node should have), NODEGAUGE_SHARED (how its GPUs are shared; if
-set, nothing is measured).  nccl and pull: NODEGAUGE_NCCL_CHILD (a program to run instead of the engine),
+set, nothing is measured).  In a pod: NODEGAUGE_DRIVER_ACCESS (DRA or HostDriver if no runtime brings the
+driver in, for advice).  nccl and pull: NODEGAUGE_NCCL_CHILD (a program to run instead of the engine),
 NODEGAUGE_NCCL_LIMITS (like --limits).  In a pod: NODEGAUGE_TOKEN_FOLDER (token and ca.crt, with which the
 node's NodeReading is written).  exit codes: 0 a result was written, with or without a problem; 1 no result
 could be written; 2 invalid arguments."""
@@ -64,6 +66,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Id of the run, echoed in the result."""
     node: str
     """Name of the node, echoed in the result."""
+    access: str
+    """How the driver comes into the container (`Access`); empty if nobody said."""
     sysfs: Path
     """Root to use as /sys."""
     procfs: Path
@@ -153,6 +157,7 @@ def parse(
         progress=options.progress,
         run=environment.get("NODEGAUGE_RUN", ""),
         node=environment.get("NODEGAUGE_NODE", ""),
+        access=environment.get(ACCESS_VARIABLE, ""),
         sysfs=Path(options.sysfs or environment.get("NODEGAUGE_SYSFS") or "/sys"),
         procfs=Path(options.procfs or environment.get("NODEGAUGE_PROCFS") or "/proc"),
         kernel_log=Path(options.kernel_log) if options.kernel_log else None,

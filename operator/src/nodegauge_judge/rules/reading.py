@@ -6,9 +6,10 @@ Source for the meaning of each NVML error: nvml.h, nvmlReturn_t.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from nodegauge_contract import Gpu, Problem, ProblemKind
+from nodegauge_contract.access import Access
 from nodegauge_judge import coverage, visibility
 from nodegauge_judge.case import Case, HealthRule, clip, gpu_named, of_gpu
 from nodegauge_judge.model import Cause, Gate, GateKind, Judged, Scalar, Severity
@@ -26,6 +27,18 @@ from nodegauge_judge.rule import (
 )
 
 DEVICE_FILES = "`ls -l /dev/nvidia*` on the node: the user of the probe has to read and write these files."
+FORGOTTEN = "If someone removed a GPU on purpose: `kubectl delete nodereport NODE` forgets it."
+_BY_CLAIM = (
+    "Look at the log of the DRA driver's kubelet plugin on this node: it prepares the probe pod's claim, and "
+    "writes its CDI specification.",
+    "`grep -l libnvidia-ml /etc/cdi/* /var/run/cdi/*` on the node: the specification mounts the library, and "
+    "the container runtime has to follow it (containerd 1.7: `enable_cdi = true`).",
+)
+"""Where a claim brings the driver in.  Source of folders and setting: containerd, docs/cri/config.md."""
+_BY_HOST = (
+    "Find the driver's folder on the node: `find / -xdev -name libnvidia-ml.so.1`. The chart's value "
+    "`hostDriver.folder` has to name it; pods that hold GPUs get it from the device plugin."
+)
 _IF_IT_HANGS = (
     f"try `timeout 30 nvidia-smi` on the node. If it hangs or fails too, {SAVE_FIRST}; then drain and reboot."
 )
@@ -59,6 +72,7 @@ def gpus_not_visible(case: Case) -> Iterator[Observation]:
             "gpus_seen": len(case.result.gpus),
             "gpus_known": len(case.history.gpus),
         }
+        evidence |= _access(case)
         if case.node.gpu_capacity is not None:
             evidence["gpu_capacity"] = case.node.gpu_capacity
         message = f"The probe was not shown all GPUs: {'; '.join(reasons)}."
@@ -99,7 +113,8 @@ def problem_check(code: str, title: str, severity: Severity) -> Callable[[Case],
         problem = case.result.problem
         if problem is not None and _code(_CODE_OF_NODE_PROBLEM, problem, other="probe-problem") == code:
             message, evidence = _of_problem(problem, title=title)
-            yield Observation(severity=severity, location="node", message=message, evidence=evidence)
+            own = evidence | (_access(case) if code == "library-not-found" else {})
+            yield Observation(severity=severity, location="node", message=message, evidence=own)
         for gpu in case.result.gpus:
             if gpu.error is not None and _code_of_gpu(case, gpu, gpu.error) == code:
                 message, evidence = _of_problem(gpu.error, title=title)
@@ -126,6 +141,11 @@ def _code(codes: dict[ProblemKind, str], problem: Problem, *, other: str) -> str
     return next((code for kind, code in codes.items() if kind == problem.kind), other)
 
 
+def _access(case: Case) -> dict[str, Scalar]:
+    """How the driver should have come in, where no container runtime brings it."""
+    return {} if case.node.access in ("", Access.RUNTIME) else {"access": case.node.access}
+
+
 def _of_problem(problem: Problem, *, title: str) -> tuple[str, dict[str, Scalar]]:
     """The message and the evidence of a problem."""
     text = clip(problem.message) or f"problem {clip(problem.kind)}"
@@ -139,7 +159,14 @@ def _of_problem(problem: Problem, *, title: str) -> tuple[str, dict[str, Scalar]
 
 
 def _unjudged(
-    *, code: str, title: str, meaning: str, when: str, next_step: str, way_out: tuple[str, ...]
+    *,
+    code: str,
+    title: str,
+    meaning: str,
+    when: str,
+    next_step: str,
+    way_out: tuple[str, ...],
+    by_access: Mapping[str, tuple[str, ...]] = {},
 ) -> HealthRule:
     return HealthRule(
         code=code,
@@ -148,6 +175,7 @@ def _unjudged(
         when={Severity.WARN: when},
         next_step=next_step,
         way_out=way_out,
+        by_access=by_access,
         check=problem_check(code, title, Severity.WARN),
         effect=Effect.UNJUDGED,
     )
@@ -171,6 +199,10 @@ RULES = (
             "runtimeclass` lists them).",
             "If the policy selects nodes without GPUs, narrow its `spec.nodeSelector`.",
         ),
+        by_access={
+            Access.CLAIM: (*_BY_CLAIM, "Run `nvidia-smi` on the node: if it fails too, install the driver."),
+            Access.HOST: (_BY_HOST, "If no folder of the node has it, install the NVIDIA driver."),
+        },
     ),
     _unjudged(
         code="driver-not-loaded",
@@ -300,12 +332,21 @@ RULES = (
             "`accept-nvidia-visible-devices-envvar-when-unprivileged = true` in the container toolkit's "
             "configuration, or use CDI.",
             DEVICE_FILES,
-            "If someone removed a GPU on purpose: `kubectl delete nodereport NODE` forgets it.",
+            FORGOTTEN,
             "A card on the bus without any driver looks like a hidden GPU; `lspci -nnk -d 10de:` on the "
             "node shows it. If it is meant to stay unused (an old display card, a drained GPU), state the "
             "number of the others in the policy: `spec.expectedGpus`.",
             "If no one removed it: " + DRIVER_LOG[0].lower() + DRIVER_LOG[1:],
         ),
+        by_access={
+            Access.CLAIM: (
+                "See whether the node's ResourceSlices list every GPU: claims ask for whole GPUs.",
+                "`kubectl get resourceslices --field-selector spec.nodeName=NODE -o yaml` shows them.",
+                *_BY_CLAIM,
+                DEVICE_FILES,
+                FORGOTTEN,
+            )
+        },
         check=gpus_not_visible,
         effect=Effect.UNJUDGED,
     ),

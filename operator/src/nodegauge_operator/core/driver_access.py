@@ -13,6 +13,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
+from nodegauge_contract.access import ACCESS_VARIABLE, Access
 from nodegauge_operator import names
 from nodegauge_operator.core.model import NodeView, ProbeDefaults
 
@@ -31,9 +32,9 @@ class DriverAccess(StrEnum):
     """The setting `driverAccess`, and what it comes to on a node."""
 
     AUTO = "Auto"
-    RUNTIME = "Runtime"
-    DRA = "DRA"
-    HOST_DRIVER = "HostDriver"
+    RUNTIME = Access.RUNTIME.value
+    DRA = Access.CLAIM.value
+    HOST_DRIVER = Access.HOST.value
 
 
 class Needs(StrEnum):
@@ -125,6 +126,7 @@ def _by_claim(spec: dict[str, Any], defaults: ProbeDefaults, *, needs: Needs) ->
     if needs is Needs.NOTHING:
         return without
     [body] = spec["containers"]
+    access = {"name": ACCESS_VARIABLE, "value": Access.CLAIM.value}
     resources: dict[str, Any] = {
         part: {key: value for key, value in amounts.items() if key != names.GPU_RESOURCE}
         for part, amounts in body.get("resources", {}).items()
@@ -133,7 +135,7 @@ def _by_claim(spec: dict[str, Any], defaults: ProbeDefaults, *, needs: Needs) ->
     resources["claims"] = [{"name": names.POD_CLAIM}]
     template = names.claim_template(instance=defaults.instance, holds=needs is Needs.GPUS)
     return without | {
-        "containers": [body | {"env": env, "resources": resources}],
+        "containers": [body | {"env": [*env, access], "resources": resources}],
         "resourceClaims": [{"name": names.POD_CLAIM, "resourceClaimTemplateName": template}],
     }
 
@@ -145,7 +147,8 @@ def _by_host(spec: dict[str, Any], defaults: ProbeDefaults, *, needs: Needs) -> 
     if needs is Needs.NOTHING:
         return spec
     [body] = spec["containers"]
-    body = body | {"env": [*body["env"], {"name": "LD_LIBRARY_PATH", "value": LIBRARIES}]}
+    more = {"LD_LIBRARY_PATH": LIBRARIES, ACCESS_VARIABLE: Access.HOST.value}
+    body = body | {"env": [*body["env"], *({"name": k, "value": v} for k, v in more.items())]}
     if needs is Needs.GPUS:
         return spec | {"containers": [body]}
     body |= {

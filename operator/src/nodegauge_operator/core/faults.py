@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from nodegauge_judge import CATALOGUE, Finding, Psu, Severity, bmc_witness
-from nodegauge_judge.rule import NEXT, measured, worst_first
+from nodegauge_judge import CATALOGUE, Finding, GpuIdentity, Psu, Severity, bmc_witness
+from nodegauge_judge.rule import DRAIN, DRAIN_LATER, NEXT, filled, measured, worst_first
 from nodegauge_operator import names
 from nodegauge_operator.api.desired_device import DesiredDevice, DeviceState
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.override import Override
-from nodegauge_operator.api.policy import Mode, Policy
+from nodegauge_operator.api.policy import Effect, Mode, Policy
 from nodegauge_operator.api.report import NEVER, GateState, GateStatus, ReportStatus, stamp, unstamp
 from nodegauge_operator.core import device_rule, gates, hysteresis
 from nodegauge_operator.core.hysteresis import GateRule
@@ -59,6 +59,9 @@ def faults(status: ReportStatus, *, policy: Policy, node: str = "") -> list[Faul
     of_gates = [
         _of_gate(gate, status, policy=policy, node=node, tainted=gate.code in tainting) for gate in known
     ]
+    if _lets_pods_in(status, policy=policy):
+        pairs = zip(of_gates, known, strict=True)
+        of_gates = [_with_time(fault, gate, status, node=node) for fault, gate in pairs]
     codes = {fault.code for fault in of_gates}
     return [*of_gates, *_without_gate(status, codes, node=node)]
 
@@ -194,6 +197,58 @@ def in_place_of_taint(gate: GateStatus, status: ReportStatus, *, node: str) -> s
     devices = [device for device in status.desired.devices if device.uuid in gate.gpus]
     texts = [device_in_words(device, node=node) for device in devices]
     return f"the node keeps its other GPUs: {'; '.join(texts)}" if texts else "the node keeps its other GPUs"
+
+
+def _lets_pods_in(status: ReportStatus, *, policy: Policy) -> bool:
+    """Whether device rules may stand, and no taint of ours keeps new pods from all GPUs of the node."""
+    carried = gates.taints(status, policy=policy)
+    closed = any(taint.effect != Effect.PREFER_NO_SCHEDULE.value for taint in carried)
+    return policy.spec.mode is not Mode.OBSERVE and not closed
+
+
+def _with_time(fault: Fault, gate: GateStatus, status: ReportStatus, *, node: str) -> Fault:
+    """The fault with steps for a node that need not be drained at once, since no new pod gets its bad GPUs.
+
+    Unchanged while a pod may still get one: without a rule, in a dry run, or held back by a budget."""
+    devices = [device for device in status.desired.devices if device.uuid in gate.gpus]
+    kept = all(device.taken or device.state is DeviceState.NOT_OFFERED for device in devices)
+    if not (node and devices and kept and gate.on_devices and gate.state.entered):
+        return fault
+    by_gpu: dict[str, list[DesiredDevice]] = {}
+    for device in devices:
+        by_gpu.setdefault(_index_of(device.uuid, status.gpus), []).append(device)
+    hows = "; ".join(f"{gpu} {_kept_by(own, node=node)}" for gpu, own in by_gpu.items())
+    it, alone = ("it", "alone is") if len(by_gpu) == 1 else ("one of them", "alone are")
+    state = (
+        f"{hows}. The node's other GPUs go on. A pod that holds {it} already keeps it: move that pod, and "
+        "leave the node as it is until the repair."
+    )
+    now, later = (filled(text, gpus=(), evidence={}, node=node) for text in (DRAIN, DRAIN_LATER))
+    steps = [step.replace(now, later) for step in fault.steps]
+    lead = f"{', '.join(by_gpu)} {alone} kept from new pods, so choose the time of the repair."
+    return replace(
+        fault,
+        next_step=f"{lead} {_capitalised(fault.next_step)}",
+        steps=[state, *map(_capitalised, steps)],
+    )
+
+
+def _kept_by(devices: Sequence[DesiredDevice], *, node: str) -> str:
+    """What keeps new pods from the devices of one GPU."""
+    rules = ", ".join(device_rule.rule_name(node, device) for device in devices if device.taken)
+    if not rules:
+        return "is in no ResourceSlice, so that no new pod gets it"
+    return f"is kept from new pods by DeviceTaintRule {rules}"
+
+
+def _index_of(uuid: str, gpus: GpusStatus) -> str:
+    """`GPU 3`, or the UUID of one whose index is not known."""
+    index = gpus.whole(GpuIdentity(uuid=uuid)).index
+    return uuid if index is None else f"GPU {index}"
+
+
+def _capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def device_in_words(device: DesiredDevice, *, node: str) -> str:

@@ -76,8 +76,11 @@ class Device:
 class Nvml:
     """An NVML session.  Methods return a value or `Unavailable`; only `open` and `devices` raise."""
 
-    def __init__(self, *, watch: Watch, pause: Callable[[float], None], skip: Skip = NOTHING) -> None:
+    def __init__(
+        self, *, watch: Watch, pause: Callable[[float], None], skip: Skip = NOTHING, access: str = ""
+    ) -> None:
         self._watch = watch
+        self._access = access
         self._pause = pause
         self._skip = skip
         self._open = False
@@ -314,7 +317,7 @@ class Nvml:
         try:
             return self._invoke(call, (), subject="")
         except Refused as refused:
-            raise NvmlUnusable(results.unusable(refused)) from None
+            raise NvmlUnusable(results.unusable(refused, access=self._access)) from None
 
     def _invoke(
         self,

@@ -15,6 +15,7 @@ import ctypes
 from typing import Any
 
 from nodegauge_contract import Fabric, Problem, ProblemKind, Unavailable
+from nodegauge_contract.access import Access
 
 ULL = 3
 """NVML_VALUE_TYPE_UNSIGNED_LONG_LONG."""
@@ -185,6 +186,18 @@ _REMEDIES = {
     ProblemKind.NO_PERMISSION: "the driver refuses this user. Check the permissions of /dev/nvidiactl",
 }
 
+_NO_LIBRARY = {
+    Access.CLAIM: (
+        "libnvidia-ml.so.1 was not found. The pod's claim brings it in: check the DRA driver's kubelet"
+        " plugin, its CDI specification, and CDI in the container runtime"
+    ),
+    Access.HOST: (
+        "libnvidia-ml.so.1 is not in LD_LIBRARY_PATH, where a folder of the node is mounted: by the chart's"
+        " hostDriver.folder, or by the device plugin for pods with GPUs"
+    ),
+}
+"""The remedy for LIBRARY_NOT_FOUND where no container runtime adds the library."""
+
 
 class NvmlUnusable(Exception):
     """NVML cannot be used on this node at all; `problem` says why, with the remedy."""
@@ -208,11 +221,15 @@ def name_of(code: int) -> str:
     return NAMES.get(code, f"NVML return {code}")
 
 
-def unusable(refused: Refused) -> Problem:
-    """Why nothing on this node can be read, with the remedy."""
+def unusable(refused: Refused, *, access: str = Access.RUNTIME) -> Problem:
+    """Why nothing on this node can be read, with the remedy.  `access`: an `Access`; another one counts as
+    `RUNTIME`."""
     kind = LIBRARY.get(refused.code or 0, ProblemKind.NVML_ERROR)
-    remedy = f": {_REMEDIES[kind]}" if kind in _REMEDIES else ""
-    return Problem(kind=kind, call=refused.call, code=refused.code, message=refused.reason + remedy)
+    remedy = _REMEDIES.get(kind, "")
+    if kind is ProblemKind.LIBRARY_NOT_FOUND:
+        remedy = next((text for way, text in _NO_LIBRARY.items() if way == access), remedy)
+    text = f"{refused.reason}: {remedy}" if remedy else refused.reason
+    return Problem(kind=kind, call=refused.call, code=refused.code, message=text)
 
 
 def gpu_fault(refused: Refused) -> Problem | None:

@@ -60,14 +60,15 @@ GPU = re.compile(r"GPU (\d+)")
 
 class Settings(Struct, frozen=True, kw_only=True):
     """How to read in full, and when.  `run` and `node` are echoed; `deadline`: seconds of one reading;
-    `kernel_log`: the kernel's log, if it is to be followed; `control_groups`: the
-    host's, if they are seen; `dcgm`: address of an exporter."""
+    `access`: how the driver comes in; `kernel_log`: the kernel's log, if it is to be followed;
+    `control_groups`: the host's, if they are seen; `dcgm`: address of an exporter."""
 
     reading: health.Settings
     options: Options
     run: str
     node: str
     deadline: float
+    access: str = ""
     kernel_log: Path | None = None
     control_groups: Path | None = None
     dcgm: str = ""
@@ -149,7 +150,8 @@ class Resident:
 
     def begin(self) -> ResultBuilder:
         """A reading with nothing in it yet."""
-        return ResultBuilder(probe=health.NAME, run=self.settings.run, node=self.settings.node)
+        own = self.settings
+        return ResultBuilder(probe=health.NAME, run=own.run, node=own.node, access=own.access)
 
     def publish(
         self, result: ResultBuilder, decision: schedule.Decision, *, values: dict[str, Value] | None = None

@@ -163,6 +163,7 @@ class HealthKind(ProbeKind):
                 power=context.policy.spec.power_inventory,
                 xids=tuple(xid_rule.rule() for xid_rule in context.policy.spec.xids),
                 versions=status.versions.as_read,
+                access=context.access,
             ),
             interval=context.policy.interval_of(self.name),
             peers=context.peers.get(self.name, no_peers),
