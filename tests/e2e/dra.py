@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from e2e import nccl, scenario, watch
-from e2e.cluster import HEALTHY, NAMESPACE, PREFIX, WORKLOADS, Cluster, Object, terminated
+from e2e.cluster import HEALTHY, NAMESPACE, PREFIX, WORKLOADS, Cluster, terminated
 from e2e.node import CDI, FLAGS
 from e2e.scenario import CLAIMS, GPUS, RESTRICTED
 from testbed import watching
 from testbed.errors import ApiError, TestbedError
 from testbed.hardware.dra import DEVICE_CLASS, DRIVER
+from testbed.rest import Object
 
 API = "/apis/resource.k8s.io/v1"
 ADMIN = {"resource.kubernetes.io/admin-access": "true"}

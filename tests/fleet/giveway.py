@@ -35,11 +35,10 @@ from testbed.binaries import find_or_build
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError, TestbedError
 from testbed.interruption import scratch
+from testbed.rest import Object
 from testbed.scripted import create_node, stamp
 from testbed.table import table
 from testbed.wait import Progress
-
-Object = dict[str, Any]
 
 GPUS, NODES, AT_ONCE = 8, 8, 4
 END_SECONDS = 0.5

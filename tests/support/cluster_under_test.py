@@ -21,11 +21,9 @@ from support.results import every_gpu, h100
 from testbed import marks
 from testbed.errors import ApiError
 from testbed.operatorprocess import OperatorProcess
-from testbed.rest import Rest
+from testbed.rest import Object, Rest
 from testbed.scripted import ScriptedKubelet, create_node
 from testbed.wait import wait_for
-
-Object = dict[str, Any]
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUP = "/apis/nodegauge.dev/v1alpha1"

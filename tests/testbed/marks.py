@@ -1,8 +1,7 @@
 """What nodegauge puts on nodes and into reports, as anybody sees it in the API."""
 
-from typing import Any
+from testbed.rest import Object
 
-Object = dict[str, Any]
 PREFIX = "nodegauge.dev/"
 
 

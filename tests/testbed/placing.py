@@ -2,16 +2,13 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from testbed.errors import ApiError
 from testbed.hardware.dra import DEVICE_CLASS, DRIVER
-from testbed.rest import Rest
+from testbed.rest import Object, Rest
 from testbed.wait import wait_for
-
-Object = dict[str, Any]
 
 PODS = "/api/v1/namespaces/default/pods"
 DRA = "/apis/resource.k8s.io/v1"

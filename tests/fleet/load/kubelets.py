@@ -23,10 +23,10 @@ from nodegauge_probes.api_client import MANAGER, METADATA
 from nodegauge_probes.identity import Identity
 from testbed.controlplane import TOKEN_SECONDS
 from testbed.errors import TestbedError
+from testbed.rest import Object
 from testbed.scripted import stamp
 
 T = TypeVar("T")
-Object = dict[str, Any]
 
 AS_PROBE: Mapping[str, Any] = {"query": {"fieldManager": MANAGER}, "accept": f"{METADATA},application/json"}
 LOOK_SECONDS = 0.5

@@ -5,10 +5,11 @@ from __future__ import annotations
 from testbed import placing
 from testbed.demo import steps
 from testbed.demo.fleet import BUSY_NODE, FLEET, PREFIX
-from testbed.demo.session import Object, Session
+from testbed.demo.session import Session
 from testbed.errors import TestbedError
 from testbed.marks import probe_of, shown_taint, taints_of
 from testbed.nodes import Offer
+from testbed.rest import Object
 
 NODE, BAD = "gpu-dra", 3
 JOBS = 8

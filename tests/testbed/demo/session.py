@@ -8,16 +8,13 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from testbed.cluster import Testbed
 from testbed.demo.fleet import Marks
 from testbed.marks import PREFIX, labels_of, probe_of, shown_taint, taints_of
 from testbed.playground import DEADLINE_SECONDS, NAMESPACE, REPORTS
-from testbed.rest import Rest
+from testbed.rest import Object, Rest
 from testbed.wait import Progress, wait_for
-
-Object = dict[str, Any]
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 READINGS = "/apis/nodegauge.dev/v1alpha1/nodereadings"

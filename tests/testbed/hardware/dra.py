@@ -2,12 +2,9 @@
 resource.k8s.io/v1, with the attributes of kubernetes-sigs/dra-driver-nvidia-gpu,
 cmd/gpu-kubelet-plugin/deviceinfo.go, and the standard name of the PCI bus id."""
 
-from typing import Any
-
 from testbed.hardware.plugged import Hardware
 from testbed.profiles.model import Gpu, Model
-
-Object = dict[str, Any]
+from testbed.rest import Object
 
 DRIVER = "gpu.nvidia.com"
 ARCHITECTURES = {
