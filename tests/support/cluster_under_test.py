@@ -228,7 +228,4 @@ def _crds() -> list[Object]:
 
 
 def served(api: Rest) -> bool:
-    try:
-        return all(api.get(f"{GROUP}/{plural}") for plural in ("gpuvalidationpolicies", *PER_NODE))
-    except ApiError:
-        return False
+    return api.serves(*(f"{GROUP}/{plural}" for plural in ("gpuvalidationpolicies", *PER_NODE)))

@@ -10,7 +10,6 @@ import yaml
 
 from testbed.binaries import KEPT, build_kueue
 from testbed.controlplane import ControlPlane
-from testbed.errors import ApiError
 from testbed.loopback import LOOPBACK, reserve_port
 from testbed.processes import Process, Running
 from testbed.wait import wait_for
@@ -46,7 +45,7 @@ class Kueue(Running):
         command: list[str | Path] = [program, f"--config={self._config()}", "--zap-log-level=2"]
         self._process = Process("kueue", command, log=self.log, environ=environ, cwd=self._directory)
         self._process.start()
-        self._rest_when_served("resourceflavors")
+        wait_for(lambda: self._rest.serves(f"{API}/resourceflavors"), what="resourceflavors of Kueue")
 
     def stop(self) -> None:
         if self._process is not None:
@@ -79,16 +78,6 @@ class Kueue(Running):
         path = self._directory / "kueue.json"
         path.write_text(json.dumps(body))
         return path
-
-    def _rest_when_served(self, plural: str) -> None:
-        def served() -> bool:
-            try:
-                self._rest.get(f"{API}/{plural}")
-            except ApiError:
-                return False
-            return True
-
-        wait_for(served, what=f"{plural} of Kueue served")
 
 
 def _stored_alone(crd: dict[str, Any]) -> dict[str, Any]:

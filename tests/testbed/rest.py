@@ -42,6 +42,13 @@ class Rest:
                 return {}
             raise
 
+    def serves(self, *collections: str) -> bool:
+        """Those of a new CRD are served some moments later."""
+        try:
+            return all("items" in self.get(path) for path in collections)
+        except ApiError:
+            return False
+
     def served(self, group: str, resources: str) -> str:
         """Path of the version that the API server prefers among those of the group which have them."""
         for version in self.get(f"/apis/{group}")["versions"]:

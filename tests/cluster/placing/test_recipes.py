@@ -24,7 +24,7 @@ def test_a_recipe_fits_its_schema(api: Rest, body: Object) -> None:
     path = f"/apis/{body['apiVersion']}/{plural}"
     api.create(CRDS, crd)
     try:
-        wait_for(lambda: "items" in api.find(path), what=f"{plural} served")
+        wait_for(lambda: api.serves(path), what=f"{plural} served")
         odd = body | {"spec": body["spec"] | {"odd": 1}}
         with pytest.raises(ApiError, match="unknown field"):
             api.create(f"{path}?fieldValidation=Strict", odd)
