@@ -16,6 +16,7 @@ import yaml
 
 from support.cluster_under_test import delete_crds
 from testbed.controlplane import ControlPlane
+from testbed.loopback import LOOPBACK
 from testbed.rest import STRATEGIC, Rest
 from testbed.scripted import ScriptedKubelet, create_node
 from testbed.wait import wait_for
@@ -219,7 +220,6 @@ def left_behind(rest: Rest, *, of: str = NAMESPACE) -> set[tuple[str, str]]:
 
 
 NODE = "hooks"
-LOOPBACK = "127.0.0.1"
 TERMINATION_MESSAGE_BYTES = 2048
 """Bytes of a container's log that a kubelet keeps with FallbackToLogsOnError."""
 

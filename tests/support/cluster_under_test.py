@@ -159,11 +159,8 @@ class ClusterUnderTest:
 
         def agree() -> bool:
             desired, node = self.report(name)["status"]["desired"], self.node(name)
-            return (
-                self.ours(name) == marks.labels_of(desired.get("labels", {}))
-                and marks.taints_of(node) == [*map(marks.shown_taint, desired.get("taints") or ())]
-                and marks.condition_of(node).get("status", "") == desired["condition"]
-            )
+            shown = marks.condition_of(node).get("status", "")
+            return marks.carries(node, desired) and shown == desired["condition"]
 
         wait_for(agree, what=f"node {name} as its report says")
 

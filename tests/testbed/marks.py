@@ -21,6 +21,13 @@ def shown_taint(taint: Object) -> str:
     return f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
 
 
+def carries(node: Object, desired: Object) -> bool:
+    """Whether the node has the labels and taints that its report wants."""
+    taints = sorted(map(shown_taint, desired.get("taints") or ()))
+    seen = labels_of(node["metadata"].get("labels", {})), sorted(taints_of(node))
+    return seen == (labels_of(desired.get("labels") or {}), taints)
+
+
 def condition_of(node: Object) -> Object:
     """Without its times; empty while there is none."""
     ours = (c for c in node["status"].get("conditions", []) if c["type"] == "GPUValidated")

@@ -71,9 +71,9 @@ def policy_body(settings: Object) -> Object:
     return kind | {"metadata": {"name": "loadtest"}, "spec": spec | settings}
 
 
-def running(at: str) -> Object:
+def running(at: str, *, container: str = names.PROBE_CONTAINER) -> Object:
     conditions = ("Ready", "ContainersReady", "PodReadyToStartContainers", "Initialized")
-    own = {"name": names.PROBE_CONTAINER, "image": IMAGE, "imageID": f"{IMAGE}@sha256:{_hex(IMAGE, 64)}"}
+    own = {"name": container, "image": IMAGE, "imageID": f"{IMAGE}@sha256:{_hex(IMAGE, 64)}"}
     state = {"state": {"running": {"startedAt": at}}, "restartCount": 0, "ready": True, "started": True}
     return {
         "phase": "Running",

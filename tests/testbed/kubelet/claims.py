@@ -5,12 +5,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from testbed.errors import ApiError
-from testbed.hardware.dra import DEVICE_CLASS, DRIVER
+from testbed.hardware.dra import API, DEVICE_CLASS, DRIVER
 from testbed.kubelet.api import Api, retry
 from testbed.kubelet.errors import ContainerWaits
 from testbed.rest import Object
-
-API = "/apis/resource.k8s.io/v1"
 
 
 @dataclass(frozen=True, kw_only=True)
