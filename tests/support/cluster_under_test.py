@@ -21,13 +21,12 @@ from support.results import every_gpu, h100
 from testbed import marks
 from testbed.errors import ApiError
 from testbed.operatorprocess import OperatorProcess
-from testbed.rest import Object, Rest
+from testbed.rest import CRDS, Object, Rest
 from testbed.scripted import ScriptedKubelet, create_node
 from testbed.wait import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUP = "/apis/nodegauge.dev/v1alpha1"
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 PER_NODE = ("nodereports", "nodereadings", "nodehistories", "chassisreadings")
 OURS = "nodegauge.dev/"

@@ -75,9 +75,6 @@ class ControlPlane(Running):
     def pid(self, name: str) -> int:
         return self._processes[name].pid
 
-    def runs(self, name: str) -> bool:
-        return name in self._processes
-
     # Its life.
 
     def start(self) -> None:

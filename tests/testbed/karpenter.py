@@ -10,9 +10,9 @@ from testbed.binaries import KEPT, build_karpenter
 from testbed.controlplane import ControlPlane
 from testbed.loopback import reserve_port
 from testbed.processes import Process, Running
+from testbed.rest import CRDS
 from testbed.wait import wait_for
 
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 API, KWOK = "/apis/karpenter.sh/v1", "/apis/karpenter.kwok.sh/v1alpha1"
 NODE_CLASS = Path(__file__).with_suffix(".yaml")
 READY = {"type": "Ready", "status": "True", "reason": "Ready", "message": "", "observedGeneration": 1}

@@ -12,10 +12,10 @@ from testbed.binaries import KEPT, build_kueue
 from testbed.controlplane import ControlPlane
 from testbed.loopback import LOOPBACK, reserve_port
 from testbed.processes import Process, Running
+from testbed.rest import CRDS
 from testbed.wait import wait_for
 
 NAMESPACE, SERVICE, SECRET = "kueue-system", "kueue-webhook-service", "kueue-webhook-server-cert"
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 API = "/apis/kueue.x-k8s.io/v1beta2"
 CONVERSION = {
     "strategy": "Webhook",

@@ -10,14 +10,13 @@ import yaml
 
 from nodegauge_operator import names
 from support.chart import ROOT
-from support.gangs import FULL, GangNodes
+from support.gangs import FULL, PODS, GangNodes
 from testbed.binaries import build_descheduler
 from testbed.controlplane import ControlPlane
 from testbed.wait import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
-PODS = "/api/v1/namespaces/default/pods"
 RECIPE = (ROOT / "docs" / "autoscaling.md").read_text("utf-8").partition("### The descheduler")[2]
 OWNER = "/api/v1/namespaces/default/configmaps/kube-root-ca.crt"
 

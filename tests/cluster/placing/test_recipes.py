@@ -7,12 +7,11 @@ import yaml
 
 from support.chart import ROOT
 from testbed.errors import ApiError
-from testbed.rest import Object, Rest
+from testbed.rest import CRDS, Object, Rest
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 TEXT = (ROOT / "docs" / "placement.md").read_text("utf-8").partition("### Volcano")[2]
 [BLOCK, *_] = re.findall(r"```yaml\n(.*?)```", TEXT, re.S)
 

@@ -14,10 +14,10 @@ from testbed.demo.fleet import Marks
 from testbed.marks import PREFIX, carries, probe_of, taints_of
 from testbed.playground import DEADLINE_SECONDS, NAMESPACE, REPORTS
 from testbed.rest import Object, Rest
+from testbed.scripted import READINGS
 from testbed.wait import Progress, wait_for
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-READINGS = "/apis/nodegauge.dev/v1alpha1/nodereadings"
 LOG_LINES = 10
 """Lines of the operator's log that an error quotes, LINE_LIMIT characters of each."""
 LINE_LIMIT = 240
