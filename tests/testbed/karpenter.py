@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from testbed.binaries import KEPT, build_karpenter
+from testbed.binaries import KARPENTER_TOOL, KEPT, build
 from testbed.controlplane import ControlPlane
 from testbed.loopback import reserve_port
 from testbed.processes import Process, Running
@@ -26,7 +26,7 @@ class Karpenter(Running):
         self._process: Process | None = None
 
     def start(self) -> None:
-        program = build_karpenter()
+        [program] = build(KARPENTER_TOOL)
         kept = [yaml.safe_load(file.read_text("utf-8")) for file in (program.parent / KEPT).glob("*.yaml")]
         for crd in [*kept, yaml.safe_load(NODE_CLASS.read_text("utf-8"))]:
             self.rest.create(CRDS, crd)

@@ -8,7 +8,7 @@ from typing import Any
 import trustme
 import yaml
 
-from testbed.binaries import KEPT, build_kueue
+from testbed.binaries import KEPT, KUEUE_TOOL, build
 from testbed.controlplane import ControlPlane
 from testbed.loopback import LOOPBACK, reserve_port
 from testbed.processes import Process, Running
@@ -36,7 +36,7 @@ class Kueue(Running):
 
     def start(self) -> None:
         """Return when it has read a ClusterQueue."""
-        program = build_kueue()
+        [program] = build(KUEUE_TOOL)
         for file in sorted((program.parent / KEPT).glob("*.yaml")):
             self._rest.create(CRDS, _stored_alone(yaml.safe_load(file.read_text("utf-8"))))
         self._rest.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
