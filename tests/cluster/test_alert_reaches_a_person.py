@@ -17,7 +17,7 @@ import support.results as made
 from nodegauge_contract.gpu import Repair
 from support.chart import ROOT, Helm, only
 from support.cluster_under_test import ClusterUnderTest, Machines
-from testbed.binaries import build_alerting, find_or_build
+from testbed.binaries import ALERTING_TOOLS, build, find_or_build
 from testbed.loopback import LOOPBACK, reserve_port
 from testbed.processes import Process
 from testbed.wait import wait_for
@@ -86,7 +86,7 @@ def prometheus_config(folder: Path, *, operator: int, alertmanager: int) -> Path
 @contextmanager
 def alerting(folder: Path, *, operator: int, url: str) -> Iterator[None]:
     """Prometheus, which reads the operator, and Alertmanager, which tells this server."""
-    (prometheus, alertmanager), ports = build_alerting(), [reserve_port(), reserve_port()]
+    (prometheus, alertmanager), ports = build(*ALERTING_TOOLS), [reserve_port(), reserve_port()]
     config = prometheus_config(folder, operator=operator, alertmanager=ports[1])
     data, notify = folder / "data", alertmanager_config(folder, url)
     commands: list[list[str | Path]] = [

@@ -11,8 +11,8 @@ from pathlib import Path
 import yaml
 
 from testbed.hostarchive import ROOT
+from testbed.kubelet.node import ARCHITECTURES
 
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 REQUIRED = {"selector", "uri", "sha256", "bin"}
 
 

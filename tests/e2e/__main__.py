@@ -17,7 +17,7 @@ from e2e import node_parts
 from e2e.inside import DRA_STAGES, PROFILE, STAGES, Order, names_of
 from e2e.sandbox import cgroup_parents, remove_cgroups, sandboxed
 from testbed import profiles
-from testbed.binaries import build_containerd, build_dra_plugin, build_kubelet, cache_folder, find_or_build
+from testbed.binaries import CONTAINERD_TOOLS, DRA_TOOL, build, build_kubelet, cache_folder, find_or_build
 from testbed.driver.build import library_folder
 from testbed.errors import TestbedError
 from testbed.interruption import alone, exit_code, interruptible, scratch
@@ -99,8 +99,8 @@ def prepare(directory: Path, *, steps: Sequence[str]) -> list[Path]:
             kubelet=str(kubelet),
             runtime=str(runtime),
             images=tuple(map(str, images)),
-            containerd=str(build_containerd(_say)) if node == DRA else "",
-            plugin=str(build_dra_plugin(_say)) if node == DRA else "",
+            containerd=str(build(*CONTAINERD_TOOLS, progress=_say)[0].parent) if node == DRA else "",
+            plugin=str(build(DRA_TOOL, progress=_say)[0]) if node == DRA else "",
             steps=tuple(own),
         )
         orders.append(directory / node / "order.json")

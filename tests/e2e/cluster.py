@@ -22,10 +22,8 @@ from testbed.marks import PREFIX as PREFIX
 from testbed.marks import labels_of, probe_of
 from testbed.marks import taints_of as taints_of
 from testbed.processes import with_variable
-from testbed.rest import Rest
+from testbed.rest import Object, Rest
 from testbed.wait import Progress, wait_for
-
-Object = dict[str, Any]
 
 NAMESPACE = "nodegauge"
 WORKLOADS = "workloads"

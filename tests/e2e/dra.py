@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from e2e import nccl, scenario, watch
-from e2e.cluster import HEALTHY, NAMESPACE, PREFIX, WORKLOADS, Cluster, Object, terminated
+from e2e.cluster import HEALTHY, NAMESPACE, PREFIX, WORKLOADS, Cluster, terminated
 from e2e.node import CDI, FLAGS
 from e2e.scenario import CLAIMS, GPUS, RESTRICTED
 from testbed import watching
 from testbed.errors import ApiError, TestbedError
-from testbed.hardware.dra import DEVICE_CLASS, DRIVER
+from testbed.hardware.dra import API, DEVICE_CLASS, DRIVER, template
+from testbed.rest import Object
 
-API = "/apis/resource.k8s.io/v1"
 ADMIN = {"resource.kubernetes.io/admin-access": "true"}
 SHARED, EXCLUSIVE = "nodegauge-gpus-admin", "nodegauge-gpus-all"
 """Templates that the operator keeps."""
@@ -70,18 +70,18 @@ def node_with_dra(cluster: Cluster) -> None:
     cluster.must_be([w for w in offered if w.startswith("nvidia.com/")], [], what="nvidia.com/ of the node")
     cluster.make_namespace(CLAIMED, labels=RESTRICTED | ADMIN)
     for name, more in (("admin", {"adminAccess": True}), ("all", {})):
-        cluster.api.create(_claims("templates"), _template(name, **more))
+        cluster.api.create(_claims("templates"), template(name, **more))
     info = cluster.node_object()["status"]["nodeInfo"]
     cluster.say(f"DRA alone: kubelet {info['kubeletVersion']}, {info['containerRuntimeVersion']}, {DRIVER}")
 
 
 def claims_bring_the_driver(cluster: Cluster) -> None:
     """An unprivileged container loads the driver by an admin claim, by an exclusive one, and not without."""
-    by = {template: _message_of(cluster, template) for template in ("admin", "all", "")}
+    by = {claim: _message_of(cluster, claim) for claim in ("admin", "all", "")}
     whole = {"uid": HARDENED["runAsUser"], "caps": 0, "init": 0, "gpus": GPUS, "device": "opened"}
-    for template in ("admin", "all"):
-        env = by[template].pop("env")
-        cluster.must_be(by[template], whole, what=f"what a pod with the claim {template} says")
+    for claim in ("admin", "all"):
+        env = by[claim].pop("env")
+        cluster.must_be(by[claim], whole, what=f"what a pod with the claim {claim} says")
         cluster.must_be(env["NVIDIA_VISIBLE_DEVICES"], "void", what="NVIDIA_VISIBLE_DEVICES")
     cluster.must_be(by[""]["gpus"], NOT_LOADED, what="GPUs that a pod without a claim sees")
     _await_no_claims(cluster)
@@ -108,7 +108,7 @@ def runs_by_claims(cluster: Cluster) -> None:
     class; a job gets the GPUs; nobody else gets one of its claims, and nothing of it stays."""
     cluster.make_namespace(NAMESPACE, labels=RESTRICTED | ADMIN)
     cluster.make_namespace(WORKLOADS)
-    cluster.api.create(_claims("templates", namespace=WORKLOADS), _template(EXCLUSIVE))  # a job's own
+    cluster.api.create(_claims("templates", namespace=WORKLOADS), template(EXCLUSIVE))  # a job's own
     cluster.all_gpus = EXCLUSIVE
     with watching.pods(cluster.plane, namespace=NAMESPACE, selector=nccl.PROBE) as seen:
         scenario.helm(cluster, "install", scenario.values())
@@ -135,13 +135,13 @@ def runs_by_claims(cluster: Cluster) -> None:
 
 def _others_are_refused(cluster: Cluster) -> None:
     """Nobody else shares GPUs with their holders, in the namespace that allows it."""
-    template = _template("mine", adminAccess=True)
+    mine = template("mine", adminAccess=True)
     [pod] = watch.pods(cluster)
     used = pod["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
     pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
     tried = (
-        (_claims("templates", namespace=NAMESPACE), template, "only nodegauge's templates share"),
-        (_claims(namespace=NAMESPACE), template | template["spec"], "only nodegauge's templates share"),
+        (_claims("templates", namespace=NAMESPACE), mine, "only nodegauge's templates share"),
+        (_claims(namespace=NAMESPACE), mine | mine["spec"], "only nodegauge's templates share"),
         (pods, _pod("mine", SAYS, resourceClaimTemplateName=SHARED), "only probe pods have claims"),
         (pods, _pod("mine", SAYS, resourceClaimName=used), "only probe pods have claims"),
     )
@@ -154,15 +154,6 @@ def _others_are_refused(cluster: Cluster) -> None:
         else:
             raise TestbedError(f"{path} took {body}")
     cluster.say(f"refused to others: {used}, its template, and claims and templates like them")
-
-
-def _template(name: str, **more: object) -> Object:
-    exactly = {"deviceClassName": DRIVER, "allocationMode": "All", **more}
-    return {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": [_request(exactly)]}}}}
-
-
-def _request(exactly: Object) -> Object:
-    return {"name": "gpus", "exactly": exactly}
 
 
 def _claims(suffix: str = "s", *, namespace: str = CLAIMED) -> str:

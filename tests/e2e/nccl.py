@@ -2,12 +2,13 @@
 
 import time
 
-from e2e.cluster import NAMESPACE, PREFIX, WORKLOADS, Cluster, Object, terminated
+from e2e.cluster import NAMESPACE, PREFIX, WORKLOADS, Cluster, terminated
 from e2e.node_parts import ENGINE
 from nodegauge_contract import Result, decode
 from nodegauge_probes.load.probe import CHILD
 from testbed import watching
 from testbed.processes import with_argument
+from testbed.rest import Object
 from testbed.watching import Event
 
 GPU = "nvidia.com/gpu"

@@ -18,6 +18,7 @@ from images.archive import Blob, Layer, layer, write
 from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 from testbed import debian
 from testbed.hardware.nccl_file import CUDA, NCCL
+from testbed.kubelet.node import ARCHITECTURES
 from testbed.processes import Failed, output_of
 from testbed.simulated_nccl import machine
 
@@ -55,7 +56,6 @@ Dir::Cache "{folder}/cache";
 APT::Sandbox::User "root";
 """
 PACKAGES = ("containerd", "runc", "containernetworking-plugins")
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class Runtime:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from e2e.cluster import HEALTHY, NAMESPACE, Cluster, Object, pending, process, speaks, terminated
+from e2e.cluster import HEALTHY, NAMESPACE, Cluster, pending, process, speaks, terminated
 from e2e.node_parts import MUTE, PAUSE, TALKER
 from nodegauge_operator import names
 from testbed import watching
 from testbed.errors import ApiError, TestbedError
+from testbed.rest import Object
 from testbed.watching import Event
 
 PROBE = "nodegauge.dev/probe"

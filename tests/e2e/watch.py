@@ -13,7 +13,6 @@ from e2e.cluster import (
     PREFIX,
     READINGS,
     Cluster,
-    Object,
     alive,
     find,
     first_status,
@@ -26,6 +25,7 @@ from e2e.scenario import LEAVE_RUNS, RECHECK
 from nodegauge_operator.names import WATCH_SET
 from testbed import watching
 from testbed.errors import TestbedError
+from testbed.rest import Object
 
 FAULT = "gpu-lost"
 TAINT = f"{PREFIX}unhealthy={FAULT}:NoSchedule"

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fleet.load import release
+from fleet.load import objects, release
 from fleet.load.figures import Rows, latency
 from fleet.load.kubelets import ManyClients
 from fleet.load.measured import Measured
@@ -27,27 +27,27 @@ from nodegauge_operator.core.driver_access import Needs, claim_template
 from nodegauge_operator.core.model import ProbeDefaults, node_view
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import EVERY, KINDS
-from nodegauge_operator.kube.client import STRATEGIC, configuration
+from nodegauge_operator.kube.client import STRATEGIC
 from nodegauge_operator.kube.errors import KubeError, NotFound
 from nodegauge_operator.settings import parse as settings_of
+from support import dra
 from support.cluster_under_test import GROUP
 from testbed.binaries import find_or_build
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError, TestbedError
+from testbed.hardware.dra import DEVICE_CLASS, template
 from testbed.interruption import scratch
+from testbed.rest import Object
 from testbed.scripted import create_node, stamp
 from testbed.table import table
 from testbed.wait import Progress
-
-Object = dict[str, Any]
 
 GPUS, NODES, AT_ONCE = 8, 8, 4
 END_SECONDS = 0.5
 """How long a run's pod takes from SIGTERM until it is gone."""
 LOOK_SECONDS, WITHIN = 0.02, 60.0
-RESOURCE = "/apis/resource.k8s.io/v1"
 JOBS = "/api/v1/namespaces/default/pods"
-CLASS, TEMPLATE = "gpu.nvidia.com", "whole-node"
+TEMPLATE = "whole-node"
 REPORTS = f"{GROUP}/{names.REPORT_PLURAL}"
 POLICY: Object = {
     "apiVersion": names.API_VERSION,
@@ -127,21 +127,18 @@ class Stage:
         for name in self._nodes:
             create_node(api, name)
             if self._way.dra:
-                free = {names.GPU_RESOURCE: None}
-                api.patch(f"/api/v1/nodes/{name}/status", {"status": {"capacity": free, "allocatable": free}})
-                api.create(f"{RESOURCE}/resourceslices", _slice(name))
+                dra.publish(api, name)
         if self._way.dra:
             extended = {} if self._way.claim else {"extendedResourceName": names.GPU_RESOURCE}
-            selector = {"cel": {"expression": f"device.driver == '{CLASS}'"}}
-            spec = {"selectors": [selector], **extended}
-            api.create(f"{RESOURCE}/deviceclasses", {"metadata": {"name": CLASS}, "spec": spec})
-            api.create(f"{RESOURCE}/namespaces/default/resourceclaimtemplates", _template())
+            spec = DEVICE_CLASS["spec"] | extended
+            api.create(f"{dra.GROUP}/deviceclasses", DEVICE_CLASS | {"spec": spec})
+            api.create(f"{dra.GROUP}/namespaces/default/resourceclaimtemplates", template(TEMPLATE))
         self._policy = parse(api.create(f"{GROUP}/{names.POLICY_PLURAL}", POLICY))
         self._defaults = settings_of(environment | {"POD_NAMESPACE": release.NAMESPACE}).probe
         if self._way.dra:  # as the operator does once it has seen slices
             own = claim_template(self._defaults, needs=Needs.GPUS)
             with contextlib.suppress(ApiError):
-                api.create(f"{RESOURCE}/namespaces/{release.NAMESPACE}/resourceclaimtemplates", own)
+                api.create(f"{dra.GROUP}/namespaces/{release.NAMESPACE}/resourceclaimtemplates", own)
         return environment
 
     async def _round(self, count: int) -> list[float]:
@@ -179,7 +176,7 @@ class Stage:
                     raise
                 await asyncio.sleep(LOOK_SECONDS)
         node = node_view(await self._client.call("GET", f"/api/v1/nodes/{name}"))
-        if self._way.dra and (listed := slice_view(_slice(name))):
+        if self._way.dra and (listed := slice_view(dra.slice_body(name))):
             node = replace(node, devices=listed.devices)
         context = Snapshot(
             node=node,
@@ -256,12 +253,8 @@ class Stage:
                 await self._client.call("DELETE", path, body=with_uid)
         elif pod["status"].get("phase") == "Pending" and names.PROBE_HEALTH not in metadata["name"]:
             [container] = pod["spec"]["containers"]
-            running = {"name": container["name"], "state": {"running": {"startedAt": stamp()}}, "ready": True}
-            own = {"image": "", "imageID": "", "restartCount": 0}
-            status = {"phase": "Running", "startTime": stamp(), "containerStatuses": [running | own]}
-            await self._client.call(
-                "PATCH", f"{path}/status", body={"status": status}, content_type=STRATEGIC
-            )
+            status = {"status": objects.running(stamp(), container=container["name"])}
+            await self._client.call("PATCH", f"{path}/status", body=status, content_type=STRATEGIC)
 
     async def _until(self, holds: Any, path: str, wanted: set[str]) -> None:
         until = time.monotonic() + WITHIN
@@ -279,18 +272,6 @@ class Stage:
         return not unwanted & {p["metadata"]["name"] for p in pods}
 
 
-def _slice(name: str) -> Object:
-    devices = [{"name": f"gpu-{i}", "attributes": {"type": {"string": "gpu"}}} for i in range(GPUS)]
-    pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": CLASS, "nodeName": name, "pool": pool, "devices": devices}
-    return {"metadata": {"name": name}, "spec": spec}
-
-
-def _template() -> Object:
-    every = {"name": "gpus", "exactly": {"deviceClassName": CLASS, "allocationMode": "All"}}
-    return {"metadata": {"name": TEMPLATE}, "spec": {"spec": {"devices": {"requests": [every]}}}}
-
-
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=100, help="jobs in each way; default: 100")
     parser.add_argument("--way", type=int, choices=range(len(WAYS)), help="only this one of the four")
@@ -301,12 +282,8 @@ def run_scenario(chosen: argparse.Namespace) -> int:
     find_or_build(progress=clock.say)
 
     async def measure(plane: ControlPlane, way: Way) -> Rows:
-        environ = {"KUBECONFIG": str(plane.kubelet_kubeconfig)}
-        client = ManyClients(await configuration(environ=environ), environ=environ)
-        try:
+        async with ManyClients.of(plane) as client:
             return await Stage(plane, client, way).run(jobs=chosen.jobs)
-        finally:
-            await client.close()
 
     with scratch("giveway") as directory:
         for number, way in enumerate(WAYS):

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Bus, Repair, Result, Sensor, Temperature
+from nodegauge_contract import Repair, Result, Sensor, Temperature
 from support.judge_results import SAMPLES, resting, span, working
 
 NO_FAULT = ""
@@ -101,14 +101,9 @@ def _with_fault(well: Result, fault: str, *, loaded: bool) -> Result:
 
 
 def _without_last_gpu(well: Result) -> Result:
-    left = len(well.gpus) - 1
-    grids = {
-        name: [row[:left] for row in getattr(well.pairs, name)[:left]]
-        for name in ("ancestor", "read", "write", "nvlink")
-    }
-    nics = replace(well.nics, to_gpu=[row[:left] for row in well.nics.to_gpu])
-    bus = Bus(gpus=[made.pci(index) for index in range(left)], silent=[])
-    return replace(well, gpus=well.gpus[:left], pairs=replace(well.pairs, **grids), bus=bus, nics=nics)
+    left = made.shuffled(well, range(len(well.gpus) - 1))
+    nics = replace(well.nics, to_gpu=[row[:-1] for row in well.nics.to_gpu])
+    return replace(made.with_bus(left), nics=nics)
 
 
 @dataclass(kw_only=True)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import support.results as made
 from nodegauge_operator.names import Reason
@@ -19,6 +18,7 @@ from testbed.errors import ApiError, TestbedError
 from testbed.marks import condition_of, labels_of, last_run_of, taints_of
 from testbed.operatorprocess import OperatorProcess
 from testbed.proxy import FaultProxy, Rule, When
+from testbed.rest import Object
 from testbed.scripted import create_node
 from testbed.wait import wait_for
 
@@ -29,8 +29,6 @@ LOOK_SECONDS = 0.2
 interrupted = threading.Event()
 """Nothing is waited for any more."""
 until = partial(wait_for, seconds=MOST_SECONDS, every=LOOK_SECONDS, interrupted=interrupted)
-
-Object = dict[str, Any]
 
 NODES = 6
 BUDGET = 2

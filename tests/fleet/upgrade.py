@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from fleet.real import until
 from support.cluster_under_test import OURS, ROOT
@@ -19,9 +18,8 @@ from support.taint_history import TaintHistory
 from testbed.cluster import Testbed
 from testbed.errors import TestbedError
 from testbed.kubelet.images import OTHER_IMAGES
+from testbed.rest import Object
 from testbed.wait import Progress, wait_for
-
-Object = dict[str, Any]
 
 REGISTRY, BEFORE = "registry.example.com", "before"
 BROKEN = {"gpu-titan": "p2p-refused", "gpu-phb": "gpu-lost"}

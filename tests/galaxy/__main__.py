@@ -18,6 +18,7 @@ from galaxy.environments import NEWEST, OLDEST, Wanted
 from support.playbook import ROOT, TOOLS
 from testbed.binaries import cache_folder
 from testbed.interruption import alone, interruptible
+from testbed.table import table
 
 
 @dataclass(frozen=True)
@@ -146,16 +147,6 @@ def _in_the_collection(core: Core, program: str, *options: str) -> str:
     return command.expect(program, *options, more={**home, "ANSIBLE_COLLECTIONS_PATH": str(core.folder)})
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
-    width = max(len(outcome.check) for outcome in outcomes)
-    lines = []
-    for outcome in outcomes:
-        lines.append(f"{outcome.check:<{width}}  {outcome.result:<8} {outcome.seconds:5.0f} s")
-        if outcome.remark and outcome.result != "ok":
-            lines.append(f"    {outcome.remark}")
-    return "\n".join(lines)
-
-
 def tarball_alone() -> int:
     with tempfile.TemporaryDirectory(prefix="nodegauge-collection-") as made:
         current = Run(Path(made), Path())
@@ -175,7 +166,11 @@ def perform(*, again: bool) -> int:
     ):
         current = Run(Path(made), cache, again)
         current.everything()
-    print(f"\n{table(current.outcomes)}\n\neverything took {time.monotonic() - began:.0f} s", flush=True)
+    rows = [
+        (one.check, one.result, f"{one.seconds:.0f} s", one.remark * (one.result != "ok"))
+        for one in current.outcomes
+    ]
+    print(f"\n{table(rows)}\n\neverything took {time.monotonic() - began:.0f} s", flush=True)
     return int(not current.outcomes or any(outcome.result == "FAILED" for outcome in current.outcomes))
 
 

@@ -1,8 +1,6 @@
 """Runs programs to their end, and takes everything that they started along when that is cut short."""
 
 import contextlib
-import os
-import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from support.playbook import Ansible
+from testbed.processes import Process
 
 GRACE_S = 5.0
 QUOTED_LINES = 40
@@ -45,35 +44,22 @@ def quoted(text: str) -> str:
 def started(
     command: Sequence[object], *, cwd: Path, env: Mapping[str, str]
 ) -> Iterator[Callable[[float], Done]]:
-    """In a session of its own; call what is given to wait for its end.  SIGINT, then SIGKILL end what
-    stays."""
-    with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            [str(part) for part in command],
-            cwd=cwd,
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    """Call what is given to wait for its end; what stays of it ends with the block."""
+    words = [str(word) for word in command]
+    name = Path(words[0]).name
+    with tempfile.TemporaryDirectory() as folder:
+        process = Process(name, words, log=Path(folder) / "output", environ=env, cwd=cwd)
+        process.start()
 
         def wait(seconds: float) -> Done:
-            try:
-                process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                raise CheckFailed(f"{Path(str(command[0])).name} did not end in {seconds:.0f} s") from None
-            output.seek(0)
-            return Done(process.returncode, output.read().decode(errors="replace"))
+            if not process.wait(seconds):
+                raise CheckFailed(f"{name} did not end in {seconds:.0f} s")
+            return Done(process.exit_code or 0, process.log.read_text("utf-8", errors="replace"))
 
         try:
             yield wait
         finally:
-            for sent in (signal.SIGINT, signal.SIGKILL) if process.poll() is None else (signal.SIGKILL,):
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, sent)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(GRACE_S)
+            process.stop_group(grace=GRACE_S)
 
 
 def run(command: Sequence[object], *, cwd: Path, env: Mapping[str, str], seconds: float) -> Done:

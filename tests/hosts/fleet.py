@@ -23,6 +23,7 @@ from testbed.errors import TestbedError
 from testbed.hardware import plug
 from testbed.hostarchive import host_archive
 from testbed.kubelet.desired import DesiredFile, NodeSpec
+from testbed.kubelet.shim import descendants
 from testbed.loopback import LOOPBACK, reserve_port
 from testbed.nodes import Nodes
 from testbed.processes import Process, Running
@@ -90,8 +91,7 @@ class Hosts(Running):
 
     def stop(self) -> None:
         """End the sessions first, whose sshds are children of the listening ones."""
-        sessions = list(descendants({process.pid for process in self._started}))
-        for pid in sessions:
+        for pid in descendants(*(process.pid for process in self._started)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for process in self._started:
@@ -191,17 +191,6 @@ def serving(directory: Path, machines: Mapping[str, str], progress: Progress) ->
             daemon.clear(directory, (*PARTS, "testbed.lock"))
             with contextlib.suppress(OSError):  # something else is in it
                 directory.rmdir()
-
-
-def descendants(parents: set[int]) -> Iterator[int]:
-    children = set[int]()
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has just ended
-            if int(entry.read_text(errors="replace").rpartition(")")[2].split()[1]) in parents:
-                children.add(int(entry.parent.name))
-    if children:
-        yield from children
-        yield from descendants(children)
 
 
 def _greets(port: int) -> bool:

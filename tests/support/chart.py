@@ -16,7 +16,8 @@ import yaml
 
 from support.cluster_under_test import delete_crds
 from testbed.controlplane import ControlPlane
-from testbed.rest import STRATEGIC, Rest
+from testbed.loopback import LOOPBACK
+from testbed.rest import CRDS, STRATEGIC, Rest
 from testbed.scripted import ScriptedKubelet, create_node
 from testbed.wait import wait_for
 
@@ -141,7 +142,6 @@ def component(o: Object) -> str:
     return str(o["metadata"]["labels"]["app.kubernetes.io/component"])
 
 
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 POLICIES = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
@@ -219,7 +219,6 @@ def left_behind(rest: Rest, *, of: str = NAMESPACE) -> set[tuple[str, str]]:
 
 
 NODE = "hooks"
-LOOPBACK = "127.0.0.1"
 TERMINATION_MESSAGE_BYTES = 2048
 """Bytes of a container's log that a kubelet keeps with FallbackToLogsOnError."""
 

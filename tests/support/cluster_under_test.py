@@ -21,15 +21,12 @@ from support.results import every_gpu, h100
 from testbed import marks
 from testbed.errors import ApiError
 from testbed.operatorprocess import OperatorProcess
-from testbed.rest import Rest
+from testbed.rest import CRDS, Object, Rest
 from testbed.scripted import ScriptedKubelet, create_node
 from testbed.wait import wait_for
 
-Object = dict[str, Any]
-
 ROOT = Path(__file__).resolve().parents[2]
 GROUP = "/apis/nodegauge.dev/v1alpha1"
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 PER_NODE = ("nodereports", "nodereadings", "nodehistories", "chassisreadings")
 OURS = "nodegauge.dev/"
@@ -161,11 +158,8 @@ class ClusterUnderTest:
 
         def agree() -> bool:
             desired, node = self.report(name)["status"]["desired"], self.node(name)
-            return (
-                self.ours(name) == marks.labels_of(desired.get("labels", {}))
-                and marks.taints_of(node) == [*map(marks.shown_taint, desired.get("taints") or ())]
-                and marks.condition_of(node).get("status", "") == desired["condition"]
-            )
+            shown = marks.condition_of(node).get("status", "")
+            return marks.carries(node, desired) and shown == desired["condition"]
 
         wait_for(agree, what=f"node {name} as its report says")
 
@@ -230,7 +224,4 @@ def _crds() -> list[Object]:
 
 
 def served(api: Rest) -> bool:
-    try:
-        return all(api.get(f"{GROUP}/{plural}") for plural in ("gpuvalidationpolicies", *PER_NODE))
-    except ApiError:
-        return False
+    return api.serves(*(f"{GROUP}/{plural}" for plural in ("gpuvalidationpolicies", *PER_NODE)))

@@ -1,12 +1,9 @@
 """A node whose GPUs come by DRA: its ResourceSlice."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from support import results as made
-from testbed.rest import Rest
-
-Object = dict[str, Any]
+from testbed.rest import Object, Rest
 
 GROUP, DRIVER = "/apis/resource.k8s.io/v1", "gpu.nvidia.com"
 

@@ -6,27 +6,17 @@ from typing import Any
 from nodegauge_operator import names
 from testbed.errors import ApiError
 from testbed.rest import Object, Rest
+from testbed.scripted import create_node
 
 FULL, RING = "nvlink-h100sxm-full", "nvlink-h100sxm-ring"
 NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/default/pods"
-GPUS = {"nvidia.com/gpu": "8", "cpu": "64", "memory": "512Gi", "pods": "110"}
-SINCE = {"lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"}
 
 
 class GangNodes:
     def __init__(self, rest: Rest, classes: Mapping[str, str]) -> None:
         self.rest, self.classes = rest, classes
-        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", **SINCE}
         for name, klass in classes.items():
-            labels = {
-                "kubernetes.io/hostname": name,
-                "nvidia.com/gpu.present": "true",
-                names.LABEL_CLASS: klass,
-            }
-            rest.create(NODES, {"metadata": {"name": name, "labels": labels}})
-            status = {"capacity": GPUS, "allocatable": GPUS, "conditions": [ready]}
-            rest.patch(f"{NODES}/{name}/status", {"status": status})
-            self.taint(name)
+            create_node(rest, name, labels={names.LABEL_CLASS: klass})
 
     def restore(self) -> None:
         for name, klass in self.classes.items():

@@ -19,11 +19,9 @@ from support.objects import make_context, make_policy, make_report
 from support.results import h100
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError
-from testbed.rest import STRATEGIC, Rest
+from testbed.rest import STRATEGIC, Object, Rest
 from testbed.scripted import create_node, stamp
 from testbed.wait import wait_for
-
-Object = dict[str, Any]
 
 NAMESPACE, RELEASE, NODE = "guarded", "ng", "gpu-1"
 ACCOUNT = "ng-nodegauge"

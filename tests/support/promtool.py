@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from support.chart import CHART
-from testbed.binaries import build_promtool
+from testbed.binaries import PROMTOOL, build
 
 RECORDED = Path(__file__).resolve().parents[1] / "chart" / "demo-series.yaml"
 LENGTH = 15 * 60
@@ -76,7 +76,7 @@ class Promtool:
 
     def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         (self.directory / "rules.json").write_text(json.dumps({"groups": self.groups}))
-        command = [build_promtool(lambda _: None), *arguments]
+        command = [*build(PROMTOOL, progress=lambda _: None), *arguments]
         environ = {"GOGC": "400", **os.environ}  # memory is cheaper here than CPU time
         return subprocess.run(
             command, cwd=self.directory, env=environ, capture_output=True, text=True, timeout=100

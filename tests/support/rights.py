@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -25,10 +24,8 @@ from support.guarded import (
     without_label,
 )
 from testbed.errors import ApiError
-from testbed.rest import MERGE, STRATEGIC, Rest
+from testbed.rest import MERGE, STRATEGIC, Object, Rest
 from testbed.scripted import create_node
-
-Object = dict[str, Any]
 
 TABLE: Object = yaml.safe_load(Path("tests/cluster/admission/rights.yaml").read_text("utf-8"))
 OTHER, TEAM = "gpu-2", "team"

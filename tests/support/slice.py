@@ -4,14 +4,12 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from support.cluster_under_test import OURS, ROOT, ClusterUnderTest
 from testbed.audit import AuditTrail
 from testbed.cluster import PodProcess, Testbed
+from testbed.rest import Object
 from testbed.wait import wait_for
-
-Object = dict[str, Any]
 
 NAMESPACE = RELEASE = "nodegauge"
 GPU_NODES = {

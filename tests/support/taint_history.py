@@ -1,13 +1,11 @@
 """Watches nodes and knows their taints after every write: polling would miss some."""
 
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Self
 
-from testbed.rest import Rest
+from testbed.rest import Object, Rest
 from testbed.wait import wait_for
 from testbed.watching import Event, Events, watch
-
-Object = dict[str, Any]
 
 NODES = "/api/v1/nodes"
 FAULTS = ("nodegauge.dev/throttled", "nodegauge.dev/unhealthy")

@@ -4,12 +4,9 @@ import json
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from testbed.rest import Rest
+from testbed.rest import Object, Rest
 from testbed.wait import wait_for
-
-Object = dict[str, Any]
 
 READS = frozenset({"get", "list", "watch"})
 LOOK_SECONDS = 0.01

@@ -177,48 +177,20 @@ def find_or_build(progress: Progress = say, *, environ: Mapping[str, str] = os.e
     return Binaries(release=chosen, **{name.replace("-", "_"): path for name, path in paths.items()})
 
 
-def build_kubelet(progress: Progress = say) -> Path:
+def build(*tools: Tool, progress: Progress = say) -> list[Path]:
+    """These programs, in this order."""
+    built = _build_missing(tools, progress)
+    return [built[tool.name] for tool in tools]
+
+
+def build_kubelet(progress: Progress) -> Path:
     """A kubelet of the release that is chosen; one on PATH belongs to the machine's own cluster."""
-    return _build_missing([_kubernetes(release(), "kubelet")], progress)["kubelet"]
-
-
-def build_containerd(progress: Progress = say) -> Path:
-    """The folder of a containerd that knows CDI, as Debian 12's does not."""
-    return _build_missing(CONTAINERD_TOOLS, progress)["containerd"].parent
-
-
-def build_dra_plugin(progress: Progress = say) -> Path:
-    """The testbed's DRA driver."""
-    return _build_missing([DRA_TOOL], progress)["draplugin"]
+    return build(_kubernetes(release(), "kubelet"), progress=progress)[0]
 
 
 def build_kubectl(progress: Progress = say) -> Path:
     """Of the default release, which also talks to the one before (version skew policy)."""
-    return _build_missing([_kubernetes(next(iter(KUBERNETES)), "kubectl")], progress)["kubectl"]
-
-
-def build_promtool(progress: Progress = say) -> Path:
-    return _build_missing([PROMTOOL], progress)["promtool"]
-
-
-def build_alerting(progress: Progress = say) -> tuple[Path, Path]:
-    """Prometheus and Alertmanager."""
-    built = _build_missing(ALERTING_TOOLS, progress)
-    return built["prometheus"], built["alertmanager"]
-
-
-def build_kueue(progress: Progress = say) -> Path:
-    """Kueue's controller manager, as `go install` gives it."""
-    return _build_missing([KUEUE_TOOL], progress)["kueue"]
-
-
-def build_karpenter(progress: Progress = say) -> Path:
-    """Karpenter with its kwok provider, which makes Node objects and no machines."""
-    return _build_missing([KARPENTER_TOOL], progress)["karpenter"]
-
-
-def build_descheduler(progress: Progress = say) -> Path:
-    return _build_missing([DESCHEDULER_TOOL], progress)["descheduler"]
+    return build(_kubernetes(next(iter(KUBERNETES)), "kubectl"), progress=progress)[0]
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
@@ -391,7 +363,7 @@ def main() -> int:
     interruptible((signal.SIGTERM, signal.SIGINT))
 
     def work() -> int:
-        for name, what in (vars(find_or_build()) | {"promtool": build_promtool()}).items():
+        for name, what in (vars(find_or_build()) | {"promtool": build(PROMTOOL)[0]}).items():
             say(f"{name.replace('_', '-')}: {what}")
         return 0
 

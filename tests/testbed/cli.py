@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -29,7 +28,6 @@ from testbed.profiles import names as profile_names
 from testbed.rest import Rest
 from testbed.table import table
 
-Object = dict[str, Any]
 Options = argparse.Namespace
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ from testbed import controlplane_config as config
 from testbed.binaries import Binaries, find_or_build
 from testbed.errors import ApiError, ControlPlaneError
 from testbed.kubeconfig import write_kubeconfig, write_private
-from testbed.loopback import reserve_port
+from testbed.loopback import LOOPBACK, reserve_port
 from testbed.processes import Process, Running, output_of
 from testbed.rest import Rest
 from testbed.wait import DEADLINE_SECONDS, wait_for
@@ -44,9 +44,7 @@ class ControlPlane(Running):
         *,
         binaries: Binaries | None = None,
         progress: Callable[[str], None] | None = None,
-        opt_in: config.OptIn | None = None,
     ) -> None:
-        """`opt_in`: what is turned on beside the defaults; without it, all that some test needs."""
         self.directory = directory.absolute()
         self.layout = config.Layout(self.directory)
         self.kubeconfig, self.audit_log = self.layout.admin_kubeconfig, self.layout.audit_log
@@ -54,7 +52,7 @@ class ControlPlane(Running):
         """As mighty, under another name: what simulated kubelets write can be told apart in the audit log."""
         self.ca_file = self.layout.ca_file
         """Verifies the API server (and the fault proxy)."""
-        self._given, self._progress, self._opt_in = binaries, progress or (lambda _: None), opt_in
+        self._given, self._progress = binaries, progress or (lambda _: None)
         self._processes: dict[str, Process] = {}
         self._port = 0
         self._etcd_port = 0
@@ -67,17 +65,15 @@ class ControlPlane(Running):
 
     @property
     def opt_in(self) -> config.OptIn:
-        return self._opt_in or config.OPT_INS.get(self.binaries.release, config.OptIn())
+        """What is turned on beside the defaults: all that some test needs."""
+        return config.OPT_INS.get(self.binaries.release, config.OptIn())
 
     @property
     def server(self) -> str:
-        return f"https://{config.LOOPBACK}:{self._port}"
+        return f"https://{LOOPBACK}:{self._port}"
 
     def pid(self, name: str) -> int:
         return self._processes[name].pid
-
-    def runs(self, name: str) -> bool:
-        return name in self._processes
 
     # Its life.
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import yaml
 
-from testbed.binaries import KEPT, build_karpenter
+from testbed.binaries import KARPENTER_TOOL, KEPT, build
 from testbed.controlplane import ControlPlane
-from testbed.errors import ApiError
 from testbed.loopback import reserve_port
 from testbed.processes import Process, Running
+from testbed.rest import CRDS
 from testbed.wait import wait_for
 
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 API, KWOK = "/apis/karpenter.sh/v1", "/apis/karpenter.kwok.sh/v1alpha1"
 NODE_CLASS = Path(__file__).with_suffix(".yaml")
 READY = {"type": "Ready", "status": "True", "reason": "Ready", "message": "", "observedGeneration": 1}
@@ -27,11 +26,12 @@ class Karpenter(Running):
         self._process: Process | None = None
 
     def start(self) -> None:
-        program = build_karpenter()
+        [program] = build(KARPENTER_TOOL)
         kept = [yaml.safe_load(file.read_text("utf-8")) for file in (program.parent / KEPT).glob("*.yaml")]
         for crd in [*kept, yaml.safe_load(NODE_CLASS.read_text("utf-8"))]:
             self.rest.create(CRDS, crd)
-        wait_for(lambda: self._served(f"{API}/nodepools", f"{KWOK}/kwoknodeclasses"), what="Karpenter's CRDs")
+        new = (f"{API}/nodepools", f"{KWOK}/kwoknodeclasses")
+        wait_for(lambda: self.rest.serves(*new), what="Karpenter's CRDs")
         environ = {
             "KUBECONFIG": str(self._plane.kubeconfig),
             "PATH": "",
@@ -76,9 +76,3 @@ class Karpenter(Running):
         """Why a NodeClaim is, or is not, initialized."""
         conditions = self.claims()[claim].get("status", {}).get("conditions", [])
         return next((str(c["reason"]) for c in conditions if c["type"] == condition), "")
-
-    def _served(self, *paths: str) -> bool:
-        try:
-            return all("items" in self.rest.get(path) for path in paths)
-        except ApiError:
-            return False

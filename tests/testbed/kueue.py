@@ -8,15 +8,14 @@ from typing import Any
 import trustme
 import yaml
 
-from testbed.binaries import KEPT, build_kueue
+from testbed.binaries import KEPT, KUEUE_TOOL, build
 from testbed.controlplane import ControlPlane
-from testbed.errors import ApiError
 from testbed.loopback import LOOPBACK, reserve_port
 from testbed.processes import Process, Running
+from testbed.rest import CRDS
 from testbed.wait import wait_for
 
 NAMESPACE, SERVICE, SECRET = "kueue-system", "kueue-webhook-service", "kueue-webhook-server-cert"
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 API = "/apis/kueue.x-k8s.io/v1beta2"
 CONVERSION = {
     "strategy": "Webhook",
@@ -37,7 +36,7 @@ class Kueue(Running):
 
     def start(self) -> None:
         """Return when it has read a ClusterQueue."""
-        program = build_kueue()
+        [program] = build(KUEUE_TOOL)
         for file in sorted((program.parent / KEPT).glob("*.yaml")):
             self._rest.create(CRDS, _stored_alone(yaml.safe_load(file.read_text("utf-8"))))
         self._rest.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
@@ -46,7 +45,7 @@ class Kueue(Running):
         command: list[str | Path] = [program, f"--config={self._config()}", "--zap-log-level=2"]
         self._process = Process("kueue", command, log=self.log, environ=environ, cwd=self._directory)
         self._process.start()
-        self._rest_when_served("resourceflavors")
+        wait_for(lambda: self._rest.serves(f"{API}/resourceflavors"), what="resourceflavors of Kueue")
 
     def stop(self) -> None:
         if self._process is not None:
@@ -79,16 +78,6 @@ class Kueue(Running):
         path = self._directory / "kueue.json"
         path.write_text(json.dumps(body))
         return path
-
-    def _rest_when_served(self, plural: str) -> None:
-        def served() -> bool:
-            try:
-                self._rest.get(f"{API}/{plural}")
-            except ApiError:
-                return False
-            return True
-
-        wait_for(served, what=f"{plural} of Kueue served")
 
 
 def _stored_alone(crd: dict[str, Any]) -> dict[str, Any]:

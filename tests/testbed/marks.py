@@ -1,8 +1,7 @@
 """What nodegauge puts on nodes and into reports, as anybody sees it in the API."""
 
-from typing import Any
+from testbed.rest import Object
 
-Object = dict[str, Any]
 PREFIX = "nodegauge.dev/"
 
 
@@ -20,6 +19,13 @@ def taints_of(node: Object) -> list[str]:
 
 def shown_taint(taint: Object) -> str:
     return f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
+
+
+def carries(node: Object, desired: Object) -> bool:
+    """Whether the node has the labels and taints that its report wants."""
+    taints = sorted(map(shown_taint, desired.get("taints") or ()))
+    seen = labels_of(node["metadata"].get("labels", {})), sorted(taints_of(node))
+    return seen == (labels_of(desired.get("labels") or {}), taints)
 
 
 def condition_of(node: Object) -> Object:

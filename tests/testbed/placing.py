@@ -2,19 +2,15 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from testbed.errors import ApiError
-from testbed.hardware.dra import DEVICE_CLASS, DRIVER
-from testbed.rest import Rest
+from testbed.hardware.dra import API, DEVICE_CLASS, template
+from testbed.rest import Object, Rest
 from testbed.wait import wait_for
 
-Object = dict[str, Any]
-
 PODS = "/api/v1/namespaces/default/pods"
-DRA = "/apis/resource.k8s.io/v1"
 NOW = {"gracePeriodSeconds": 0}
 SLEEPS: Object = {"image": "busybox", "command": ["sleep", "3600"]}
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "placement.md"
@@ -68,11 +64,10 @@ def _groups(api: Rest) -> str:
 
 def claims(api: Rest, namespace: str) -> None:
     """What `claiming` needs."""
-    request = {"name": "gpu", "exactly": {"deviceClassName": DRIVER, "count": 1}}
-    template = {"metadata": {"name": "one-gpu"}, "spec": {"spec": {"devices": {"requests": [request]}}}}
-    api.create(f"{DRA}/namespaces/{namespace}/resourceclaimtemplates", template)
+    one = template("one-gpu", allocationMode="ExactCount", count=1)
+    api.create(f"{API}/namespaces/{namespace}/resourceclaimtemplates", one)
     try:
-        api.create(f"{DRA}/deviceclasses", DEVICE_CLASS)
+        api.create(f"{API}/deviceclasses", DEVICE_CLASS)
     except ApiError as error:
         if error.status != 409:
             raise
@@ -80,12 +75,12 @@ def claims(api: Rest, namespace: str) -> None:
 
 def claiming(name: str, node: str) -> Object:
     """A pod that waits for one GPU of the node."""
-    container = {"name": "job", **SLEEPS, "resources": {"claims": [{"name": "gpu"}]}}
+    container = {"name": "job", **SLEEPS, "resources": {"claims": [{"name": "gpus"}]}}
     return {
         "metadata": {"name": name},
         "spec": {
             "containers": [container],
             "nodeSelector": {"kubernetes.io/hostname": node},
-            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}],
+            "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "one-gpu"}],
         },
     }

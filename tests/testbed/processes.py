@@ -127,11 +127,12 @@ class Process:
 
     def stop_group(self, *, grace: float) -> None:
         """SIGINT to it and its children, then SIGKILL: for a program that starts others.  See `stop`."""
-        if self._started is None or self._started.returncode is not None:
+        if self._started is None:
             return
-        os.killpg(self.pid, signal.SIGINT)
-        self.wait(grace)
-        with contextlib.suppress(ProcessLookupError):
+        if self.running:
+            os.killpg(self.pid, signal.SIGINT)
+            self.wait(grace)
+        with contextlib.suppress(ProcessLookupError):  # of what it started, something may be left
             os.killpg(self.pid, signal.SIGKILL)
         self.wait(KILL_SECONDS)
 

@@ -17,6 +17,7 @@ MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON = "application/json"
 TIMEOUT_SECONDS = 15.0
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 class Rest:
@@ -41,6 +42,13 @@ class Rest:
             if error.status == 404:
                 return {}
             raise
+
+    def serves(self, *collections: str) -> bool:
+        """Those of a new CRD are served some moments later."""
+        try:
+            return all("items" in self.get(path) for path in collections)
+        except ApiError:
+            return False
 
     def served(self, group: str, resources: str) -> str:
         """Path of the version that the API server prefers among those of the group which have them."""

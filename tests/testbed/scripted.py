@@ -5,13 +5,11 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from testbed.binaries import KUBERNETES, release
 from testbed.errors import ApiError
-from testbed.rest import STRATEGIC, Rest
+from testbed.rest import STRATEGIC, Object, Rest
 
-Object = dict[str, Any]
 Answer = Callable[[Object], str | None]
 """From a pod to the document that its probe writes; None to leave the pod alone for now."""
 READINGS = "/apis/nodegauge.dev/v1alpha1/nodereadings"

@@ -6,15 +6,12 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlencode
 
 import urllib3
 
 from testbed.controlplane import ControlPlane
-from testbed.rest import Rest
-
-Object = dict[str, Any]
+from testbed.rest import Object, Rest
 
 
 @dataclass(frozen=True, kw_only=True)

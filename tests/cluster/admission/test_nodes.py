@@ -8,11 +8,10 @@ from nodegauge_operator import names
 from nodegauge_operator.core.probes.registry import label_keys
 from support.guarded import NODE, Guarded, node_patch, refusal, status_patch
 from testbed.errors import ApiError
+from testbed.rest import Object
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
-
-Object = dict[str, Any]
 
 
 def own_taint(value: str) -> Object:

@@ -10,12 +10,11 @@ from nodegauge_operator import names
 from nodegauge_operator.core.probes.registry import KINDS
 from support.guarded import ACCOUNT, NAMESPACE, NODE, PODS, Guarded, refusal, without_label
 from testbed.errors import ApiError
-from testbed.rest import STRATEGIC
+from testbed.rest import STRATEGIC, Object
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
-Object = dict[str, Any]
 Change = Callable[[Object], Any]
 
 

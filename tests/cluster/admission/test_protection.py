@@ -9,10 +9,9 @@ from nodegauge_operator.core.reading_admission import wrong
 from nodegauge_operator.kube.admission import BINDING, POLICY
 from support.guarded import ACCOUNT, NAMESPACE, Guarded
 from testbed.audit import service_account
+from testbed.rest import Object
 
 pytestmark = pytest.mark.cluster
-
-Object = dict[str, Any]
 
 RULE = "resourceRules"
 ANYTHING = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["configmaps"]}

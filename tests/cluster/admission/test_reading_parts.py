@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from msgspec import to_builtins
@@ -12,11 +11,10 @@ from nodegauge_contract.reading import API_VERSION, KIND, PART_BYTES, Part
 from support.guarded import Guarded, Writer
 from support.results import h100
 from testbed.errors import ApiError
+from testbed.rest import Object
 from testbed.scripted import create_node
 
 pytestmark = pytest.mark.cluster
-
-Object = dict[str, Any]
 
 NODE = "gpu-4"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"

@@ -9,12 +9,11 @@ from nodegauge_operator import names
 from support.cluster_under_test import GROUP
 from support.guarded import NODE, READINGS, Guarded, Writer, of_kind, refusal, token
 from testbed.errors import ApiError
+from testbed.rest import Object
 from testbed.scripted import create_node
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
-
-Object = dict[str, Any]
 
 OTHER = "gpu-2"
 NOT_OWN, NOT_ITSELF = "only by a probe pod on its own node", "names the pod that writes it and its node"

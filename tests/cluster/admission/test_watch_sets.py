@@ -1,17 +1,15 @@
 """Who makes the DaemonSets of mode Watch, and what their pods may be."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from nodegauge_operator import names
 from support.guarded import DAEMONSETS, PODS, Guarded, refusal
+from testbed.rest import Object
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
-
-Object = dict[str, Any]
 
 
 @pytest.fixture

@@ -10,14 +10,13 @@ import yaml
 
 from nodegauge_operator import names
 from support.chart import ROOT
-from support.gangs import FULL, GangNodes
-from testbed.binaries import build_descheduler
+from support.gangs import FULL, PODS, GangNodes
+from testbed.binaries import DESCHEDULER_TOOL, build
 from testbed.controlplane import ControlPlane
 from testbed.wait import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
-PODS = "/api/v1/namespaces/default/pods"
 RECIPE = (ROOT / "docs" / "autoscaling.md").read_text("utf-8").partition("### The descheduler")[2]
 OWNER = "/api/v1/namespaces/default/configmaps/kube-root-ca.crt"
 
@@ -45,7 +44,7 @@ def test_it_evicts_for_the_causes_of_its_policy_alone(plane: ControlPlane, tmp_p
         rest.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": [taint] if cause else []}})
     policy = tmp_path / "policy.yaml"
     policy.write_text(yaml.safe_dump(yaml.safe_load(RECIPE.partition("```yaml\n")[2].partition("```")[0])))
-    command = [build_descheduler(), "--policy-config-file", policy, "--kubeconfig", plane.kubeconfig]
+    command = [*build(DESCHEDULER_TOOL), "--policy-config-file", policy, "--kubeconfig", plane.kubeconfig]
     command += ["--descheduling-interval=0", "--secure-port=0", "-v=3"]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -27,16 +27,11 @@ def nodes(control_plane: ControlPlane) -> Iterator[GangNodes]:
     wait_for(lambda: not made.pods(), what="no pod is left")
 
 
-def test_a_gang_is_placed_on_one_class(nodes: GangNodes) -> None:
-    placing.start_gang(nodes.rest, 3)
-    placed: dict[str, str] = wait_for(lambda: bound(nodes, 3), what="the gang is bound")
-    assert {nodes.klass(node) for node in placed.values()} == {FULL}
-
-
-def test_a_gang_that_no_class_holds_waits_whole_and_around_our_taint(nodes: GangNodes) -> None:
+def test_a_gang_is_placed_on_one_class_and_waits_whole_around_our_taint(nodes: GangNodes) -> None:
     nodes.taint("full-0", TAINT)
     placing.start_gang(nodes.rest, 3)
     wait_for(lambda: len(placing.refusals(nodes.pods())) == 3, what="all pods are refused")
     assert not any(pod["spec"].get("nodeName") for pod in nodes.pods())
     nodes.taint("full-0")
-    wait_for(lambda: bound(nodes, 3), what="the gang is bound once the taint is gone")
+    placed: dict[str, str] = wait_for(lambda: bound(nodes, 3), what="the gang, once the taint is gone")
+    assert {nodes.klass(node) for node in placed.values()} == {FULL}

@@ -7,12 +7,11 @@ import yaml
 
 from support.chart import ROOT
 from testbed.errors import ApiError
-from testbed.rest import Object, Rest
+from testbed.rest import CRDS, Object, Rest
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 TEXT = (ROOT / "docs" / "placement.md").read_text("utf-8").partition("### Volcano")[2]
 [BLOCK, *_] = re.findall(r"```yaml\n(.*?)```", TEXT, re.S)
 
@@ -24,7 +23,7 @@ def test_a_recipe_fits_its_schema(api: Rest, body: Object) -> None:
     path = f"/apis/{body['apiVersion']}/{plural}"
     api.create(CRDS, crd)
     try:
-        wait_for(lambda: "items" in api.find(path), what=f"{plural} served")
+        wait_for(lambda: api.serves(path), what=f"{plural} served")
         odd = body | {"spec": body["spec"] | {"odd": 1}}
         with pytest.raises(ApiError, match="unknown field"):
             api.create(f"{path}?fieldValidation=Strict", odd)

@@ -3,10 +3,10 @@ kubelet's, or has the token of a pod, so the audit log tells them from the opera
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from msgspec import to_builtins
 from msgspec.structs import replace
@@ -16,17 +16,17 @@ from fleet.load.release import NAMESPACED, PODS, READINGS
 from nodegauge_contract import Result
 from nodegauge_contract.reading import Part
 from nodegauge_operator import names
-from nodegauge_operator.kube.client import MERGE, STRATEGIC, Client
+from nodegauge_operator.kube.client import MERGE, STRATEGIC, Client, configuration
 from nodegauge_operator.kube.errors import AlreadyExists, NotFound, Unavailable
 from nodegauge_probes import delivery
 from nodegauge_probes.api_client import MANAGER, METADATA
 from nodegauge_probes.identity import Identity
-from testbed.controlplane import TOKEN_SECONDS
+from testbed.controlplane import TOKEN_SECONDS, ControlPlane
 from testbed.errors import TestbedError
+from testbed.rest import Object
 from testbed.scripted import stamp
 
 T = TypeVar("T")
-Object = dict[str, Any]
 
 AS_PROBE: Mapping[str, Any] = {"query": {"fieldManager": MANAGER}, "accept": f"{METADATA},application/json"}
 LOOK_SECONDS = 0.5
@@ -52,6 +52,16 @@ class ManyClients(Client):
     """A client that also speaks with the tokens of pods, over the same connections."""
 
     _token: ContextVar[str] = ContextVar("token", default="")
+
+    @classmethod
+    @asynccontextmanager
+    async def of(cls, plane: ControlPlane) -> AsyncIterator[Self]:
+        environ = {"KUBECONFIG": str(plane.kubelet_kubeconfig)}
+        client = cls(await configuration(environ=environ), environ=environ)
+        try:
+            yield client
+        finally:
+            await client.close()
 
     @contextmanager
     def speaking(self, token: str) -> Iterator[None]:

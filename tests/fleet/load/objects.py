@@ -4,7 +4,6 @@ are of machines at work without a fault: those of idle GPUs are smaller, and che
 import hashlib
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -16,8 +15,7 @@ from nodegauge_probes.identity import Identity
 from support.results import dgx1
 from testbed.binaries import KUBERNETES, release
 from testbed.kubelet.node import HEALTHY
-
-Object = dict[str, Any]
+from testbed.rest import Object
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 COOL = Span(min=50, median=55, max=60)
@@ -73,9 +71,9 @@ def policy_body(settings: Object) -> Object:
     return kind | {"metadata": {"name": "loadtest"}, "spec": spec | settings}
 
 
-def running(at: str) -> Object:
+def running(at: str, *, container: str = names.PROBE_CONTAINER) -> Object:
     conditions = ("Ready", "ContainersReady", "PodReadyToStartContainers", "Initialized")
-    own = {"name": names.PROBE_CONTAINER, "image": IMAGE, "imageID": f"{IMAGE}@sha256:{_hex(IMAGE, 64)}"}
+    own = {"name": container, "image": IMAGE, "imageID": f"{IMAGE}@sha256:{_hex(IMAGE, 64)}"}
     state = {"state": {"running": {"startedAt": at}}, "restartCount": 0, "ready": True, "started": True}
     return {
         "phase": "Running",

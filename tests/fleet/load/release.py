@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from nodegauge_operator import names
 from support.cluster_under_test import GROUP
@@ -12,8 +11,6 @@ from testbed.errors import ApiError
 from testbed.operatorprocess import CHECKOUT
 from testbed.rest import Rest
 from testbed.wait import wait_for
-
-Object = dict[str, Any]
 
 NAMESPACE = RELEASE = "nodegauge"
 OPERATOR, PROBES = service_account(NAMESPACE, RELEASE), service_account(NAMESPACE, f"{RELEASE}-probe")

@@ -12,7 +12,6 @@ from fleet.load.figures import Rows, summary
 from fleet.load.kubelets import ManyClients
 from fleet.load.measured import split
 from fleet.load.stage import Stage
-from nodegauge_operator.kube.client import configuration
 from nodegauge_operator.kube.errors import KubeError
 from testbed.binaries import find_or_build
 from testbed.controlplane import ControlPlane
@@ -44,13 +43,9 @@ def run(wanted: Sequence[int], directory: Path, *, stage: type[Stage], limited: 
     find_or_build(progress=clock.say)
 
     async def measure(plane: ControlPlane, count: int) -> Rows:
-        environ = {"KUBECONFIG": str(plane.kubelet_kubeconfig)}
-        client = ManyClients(await configuration(environ=environ), environ=environ)
-        try:
+        async with ManyClients.of(plane) as client:
             say = lambda text: clock.say(f"{count:,} nodes: {text}")  # noqa: E731
             return await stage(plane, client, count=count, cores=cores, limited=limited, say=say).run()
-        finally:
-            await client.close()
 
     result: dict[int, Rows] = {}
     for count in wanted:

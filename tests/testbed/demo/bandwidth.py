@@ -10,11 +10,11 @@ from testbed.demo.session import Session
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware
 from testbed.marks import labels_of, probe_of
+from testbed.placing import PODS
 from testbed.processes import with_argument, with_variable
 from testbed.simulated_nccl.machine import MACHINE_VARIABLE
 
 POLICY = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default"
-PODS = "/api/v1/namespaces/default/pods"
 AT_A_TIME = 4
 NOISE = 0.03
 """Two runs on one machine differ by less; the label is rounded down."""

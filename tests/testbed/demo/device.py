@@ -5,10 +5,12 @@ from __future__ import annotations
 from testbed import placing
 from testbed.demo import steps
 from testbed.demo.fleet import BUSY_NODE, FLEET, PREFIX
-from testbed.demo.session import Object, Session
+from testbed.demo.session import Session
 from testbed.errors import TestbedError
+from testbed.hardware.dra import API
 from testbed.marks import probe_of, shown_taint, taints_of
 from testbed.nodes import Offer
+from testbed.rest import Object
 
 NODE, BAD = "gpu-dra", 3
 JOBS = 8
@@ -77,7 +79,7 @@ def _refused(session: Session) -> list[str]:
 def _used(session: Session) -> list[str]:
     """Devices whose claims running pods hold."""
     running = {pod["metadata"]["uid"] for pod in _jobs(session) if pod["status"].get("phase") == "Running"}
-    claims = session.api.get(f"{placing.DRA}/namespaces/default/resourceclaims")["items"]
+    claims = session.api.get(f"{API}/namespaces/default/resourceclaims")["items"]
     return sorted(
         result["device"]
         for claim in claims

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from testbed import placing
 from testbed.demo.fleet import FLEET, PREFIX
-from testbed.demo.session import Object, Session
+from testbed.demo.session import Session
 from testbed.errors import TestbedError
+from testbed.rest import Object
 
 ANY_NVLINK: Object = {"nodeSelector": {"interconnect": "nvlink"}}
 

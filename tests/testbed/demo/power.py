@@ -6,11 +6,12 @@ import time
 
 from testbed import playground
 from testbed.demo.fleet import BUSY_NODE, PREFIX, VALUES
-from testbed.demo.session import Object, Session
+from testbed.demo.session import Session
 from testbed.errors import TestbedError
 from testbed.hardware.bmcs import bmcs
 from testbed.hardware.loads import following
 from testbed.marks import probe_of, taints_of
+from testbed.rest import Object
 
 POLICIES = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies"
 FEED = (0, 1, 2)

@@ -8,19 +8,16 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from testbed.cluster import Testbed
 from testbed.demo.fleet import Marks
-from testbed.marks import PREFIX, labels_of, probe_of, shown_taint, taints_of
+from testbed.marks import PREFIX, carries, probe_of, taints_of
 from testbed.playground import DEADLINE_SECONDS, NAMESPACE, REPORTS
-from testbed.rest import Rest
+from testbed.rest import Object, Rest
+from testbed.scripted import READINGS
 from testbed.wait import Progress, wait_for
 
-Object = dict[str, Any]
-
 CHECKOUT = Path(__file__).resolve().parents[3]
-READINGS = "/apis/nodegauge.dev/v1alpha1/nodereadings"
 LOG_LINES = 10
 """Lines of the operator's log that an error quotes, LINE_LIMIT characters of each."""
 LINE_LIMIT = 240
@@ -53,14 +50,10 @@ class Session(Progress):
     def current_report(self, name: str) -> Object:
         """The same once it holds what the node carries: the node is written a moment earlier."""
 
-        def agrees() -> bool:
-            node, desired = self.node(name), self.report(name).get("desired") or {}
-            wanted = sorted(map(shown_taint, desired.get("taints") or ()))
-            labels = labels_of(desired.get("labels") or {})
-            seen = labels_of(node["metadata"].get("labels", {}))
-            return (labels, wanted) == (seen, sorted(taints_of(node)))
-
-        self.until(agrees, f"a report of {name} with what the node carries")
+        self.until(
+            lambda: carries(self.node(name), self.report(name).get("desired") or {}),
+            f"a report of {name} with what the node carries",
+        )
         return self.report(name)
 
     def reading(self, name: str) -> Object:

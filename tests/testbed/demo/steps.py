@@ -11,11 +11,12 @@ from textwrap import indent
 from nodegauge_contract import decode, render_matrix
 from testbed import playground
 from testbed.demo.fleet import FLEET, HOT_NODE, PREFIX, STARVED_NODE, VALUES, Marks
-from testbed.demo.session import CHECKOUT, Object, Session
+from testbed.demo.session import CHECKOUT, Session
 from testbed.errors import TestbedError
 from testbed.marks import condition_of, labels_of, probe_of, taints_of
 from testbed.playground import NAMESPACE, REPORTS
 from testbed.processes import output_of
+from testbed.rest import Object
 from testbed.table import table
 
 HEAD = ["NODE", "GPUS", "INTERCONNECT", "GB/S", "EVIDENCE", "BUSBW", "HEALTH", "THROTTLED", "PSU"]

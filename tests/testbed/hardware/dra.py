@@ -6,10 +6,9 @@ from typing import Any
 
 from testbed.hardware.plugged import Hardware
 from testbed.profiles.model import Gpu, Model
+from testbed.rest import Object
 
-Object = dict[str, Any]
-
-DRIVER = "gpu.nvidia.com"
+API, DRIVER = "/apis/resource.k8s.io/v1", "gpu.nvidia.com"
 ARCHITECTURES = {
     2: "Kepler",
     3: "Maxwell",
@@ -22,8 +21,18 @@ ARCHITECTURES = {
 ARCHITECTURES |= {9: "Hopper", 10: "Blackwell"}
 """By NVML_DEVICE_ARCH_*, in the words of NVIDIA's driver."""
 _WHOLE = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == 'gpu'"
-DEVICE_CLASS = {"metadata": {"name": DRIVER}, "spec": {"selectors": [{"cel": {"expression": _WHOLE}}]}}
+DEVICE_CLASS: Object = {
+    "metadata": {"name": DRIVER},
+    "spec": {"selectors": [{"cel": {"expression": _WHOLE}}]},
+}
 """As the driver's chart makes it: whole GPUs."""
+
+
+def template(name: str, **more: Any) -> Object:
+    """A ResourceClaimTemplate with one request, `gpus`: for all GPUs of a node unless `more` differs."""
+    exactly = {"deviceClassName": DRIVER, "allocationMode": "All"} | more
+    requests = [{"name": "gpus", "exactly": exactly}]
+    return {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": requests}}}}
 
 
 def devices(hardware: Hardware) -> list[Object]:

@@ -8,7 +8,6 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 
@@ -21,8 +20,7 @@ from testbed.kubelet.errors import ApiUnreachable
 from testbed.kubelet.images import default_images
 from testbed.kubelet.node import NodeAgent, delete_node, fall_silent
 from testbed.kubelet.pod import PodWorker, cancel, directory_name, is_terminal, remove
-
-Object = dict[str, Any]
+from testbed.rest import Object
 
 log = logging.getLogger(__name__)
 

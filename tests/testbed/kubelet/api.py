@@ -6,16 +6,14 @@ import random
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import aiohttp
 
 from testbed.errors import ApiError
 from testbed.kubeconfig import read_kubeconfig
 from testbed.kubelet.errors import ApiUnreachable
-from testbed.rest import STRATEGIC
-
-Object = dict[str, Any]
+from testbed.rest import STRATEGIC, Object
 
 CALL_TIMEOUT = aiohttp.ClientTimeout(total=10)
 WATCH_SECONDS = 300

@@ -3,16 +3,12 @@ has the driver by a claim alone: CDI adds library, variables and the devices of 
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from testbed.errors import ApiError
-from testbed.hardware.dra import DEVICE_CLASS, DRIVER
+from testbed.hardware.dra import API, DEVICE_CLASS, DRIVER
 from testbed.kubelet.api import Api, retry
 from testbed.kubelet.errors import ContainerWaits
-
-Object = dict[str, Any]
-
-API = "/apis/resource.k8s.io/v1"
+from testbed.rest import Object
 
 
 @dataclass(frozen=True, kw_only=True)

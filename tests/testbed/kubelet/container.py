@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 
@@ -20,9 +19,8 @@ from testbed.kubelet.errors import ConfigMissing, ContainerWaits, EndedBeforeSta
 from testbed.kubelet.process import ContainerProcess
 from testbed.kubelet.status import Record
 from testbed.kubelet.volumes import Credentials, token_mounts
+from testbed.rest import Object
 from testbed.scripted import stamp
-
-Object = dict[str, Any]
 
 log = logging.getLogger(__name__)
 

@@ -7,16 +7,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from testbed.kubeconfig import write_private
 from testbed.kubelet.errors import StartFailed
+from testbed.rest import Object
 
 if TYPE_CHECKING:
     from testbed.kubelet.claims import Given
     from testbed.kubelet.context import Hardware
-
-Object = dict[str, Any]
 
 GPU_RESOURCE = "nvidia.com/gpu"
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"

@@ -5,15 +5,13 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from testbed.kubelet.context import ADDRESS, Hardware, NodeContext, pod_address
 from testbed.kubelet.devices import VISIBLE_DEVICES, requested
 from testbed.kubelet.errors import NotSimulated
 from testbed.kubelet.images import SYSTEM_PATH
-
-Object = dict[str, Any]
+from testbed.rest import Object
 
 TERMINATION_LOG = "NODEGAUGE_TERMINATION_LOG"
 DRIVER_VARIABLES = ("LD_LIBRARY_PATH", "NODEGAUGE_SIM_HARDWARE")

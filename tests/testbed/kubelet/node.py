@@ -6,7 +6,6 @@ import platform
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from testbed.binaries import KUBERNETES, release
 from testbed.errors import ApiError
@@ -15,10 +14,8 @@ from testbed.kubelet.api import Api, retry
 from testbed.kubelet.context import ADDRESS, Hardware, NodeContext
 from testbed.kubelet.devices import GPU_RESOURCE
 from testbed.kubelet.status import condition
-from testbed.rest import MERGE
+from testbed.rest import MERGE, Object
 from testbed.scripted import stamp
-
-Object = dict[str, Any]
 
 log = logging.getLogger(__name__)
 

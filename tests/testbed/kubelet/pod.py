@@ -15,9 +15,8 @@ from testbed.kubelet.container import Runner
 from testbed.kubelet.context import ADDRESS, NodeContext, pod_address
 from testbed.kubelet.status import Record, lost, pod_status
 from testbed.kubelet.volumes import Credentials, token_mounts
+from testbed.rest import Object
 from testbed.scripted import stamp
-
-Object = dict[str, Any]
 
 log = logging.getLogger(__name__)
 

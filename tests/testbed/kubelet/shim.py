@@ -76,8 +76,8 @@ def become(argv: list[str], *, env: dict[str, str], cwd: str, output: int, shim:
     os.execve(argv[0], argv, env)
 
 
-def descendants() -> set[int]:
-    """Every process below this one; as subreaper it keeps those whose own parent ended."""
+def descendants(*parents: int) -> set[int]:
+    """Every process below these; a subreaper keeps those whose own parent ended."""
     table = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib costs as much as the rest of the start
         if not name.isdigit():
@@ -89,7 +89,7 @@ def descendants() -> set[int]:
         except (OSError, ValueError):  # it ended while it was read
             continue
     result: set[int] = set()
-    layer = {os.getpid()}
+    layer = set(parents)
     while layer:
         layer = {pid for pid, parent in table.items() if parent in layer} - result
         result |= layer
@@ -97,7 +97,7 @@ def descendants() -> set[int]:
 
 
 def kill_all() -> bool:
-    below = descendants()
+    below = descendants(os.getpid())
     for pid in below:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -1,9 +1,8 @@
 """What a kubelet says about a pod, as pkg/kubelet of Kubernetes 1.37 does (getPhase, TerminatePod)."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
-Object = dict[str, Any]
+from testbed.rest import Object
 
 CRASH_LOOP = "CrashLoopBackOff"
 DEADLINE = "DeadlineExceeded"

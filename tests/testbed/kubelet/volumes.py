@@ -7,15 +7,13 @@ import base64
 import logging
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from testbed.errors import ApiError
 from testbed.kubeconfig import write_kubeconfig, write_private
 from testbed.kubelet.api import retry
 from testbed.kubelet.context import NodeContext
 from testbed.kubelet.errors import ConfigMissing
-
-Object = dict[str, Any]
+from testbed.rest import Object
 
 log = logging.getLogger(__name__)
 
