@@ -45,10 +45,10 @@ def started(
     command: Sequence[object], *, cwd: Path, env: Mapping[str, str]
 ) -> Iterator[Callable[[float], Done]]:
     """Call what is given to wait for its end; what stays of it ends with the block."""
-    words = [str(word) for word in command]
-    name = Path(words[0]).name
+    line = [str(part) for part in command]
+    name = Path(line[0]).name
     with tempfile.TemporaryDirectory() as folder:
-        process = Process(name, words, log=Path(folder) / "output", environ=env, cwd=cwd)
+        process = Process(name, line, log=Path(folder) / "output", environ=env, cwd=cwd)
         process.start()
 
         def wait(seconds: float) -> Done:
