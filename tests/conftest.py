@@ -74,6 +74,8 @@ LONGEST = (
     "tests/chart/",
     "tests/images/",
     "tests/cluster/",
+    "tests/unit/test_life.py",
+    "tests/collection/",
     "tests/unit/test_simulated_nccl_probe.py",
     "tests/probes/",
 )
@@ -88,20 +90,38 @@ TOGETHER = (
 )
 """What shares a fixture that costs a minute, and those that need an empty control plane."""
 APART = ("tests/probes/test_load.py", "tests/probes/test_watch.py", "tests/probes/test_nccl_ranks.py")
-"""Files whose tests mostly wait, minutes in all, and share nothing: any worker takes the next one."""
+"""Files whose tests mostly wait, minutes in all, and share nothing: each is handed out alone, among those
+that compute."""
+
+
+def _scope(nodeid: str) -> str:
+    """What one worker runs as a whole."""
+    return nodeid if nodeid.startswith(APART) else _together(nodeid) or nodeid.partition("::")[0]
 
 
 def _together(nodeid: str) -> str:
     return next((folder for folder in TOGETHER if nodeid.startswith(folder)), "")
 
 
-def _rank(item: pytest.Item) -> int:
-    return next((n for n, at in enumerate(LONGEST) if item.nodeid.startswith(at)), len(LONGEST))
+def _rank(nodeid: str) -> int:
+    return next((n for n, at in enumerate(LONGEST) if nodeid.startswith(at)), len(LONGEST))
+
+
+def _needs_none(nodeid: str) -> bool:
+    """It is of no folder with a control plane."""
+    return _rank(nodeid) > LONGEST.index("tests/cluster/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first."""
-    items.sort(key=_rank)
+    """The longest first; those that mostly wait are spread over what needs no control plane."""
+    items.sort(key=lambda item: _rank(item.nodeid))
+    scopes = list(dict.fromkeys(_scope(item.nodeid) for item in items))
+    waiting = [scope for scope in scopes if scope.startswith(APART)]
+    others = [scope for scope in scopes if scope not in waiting]
+    late = sum(_needs_none(scope) for scope in others)
+    turn = {scope: float(n) for n, scope in enumerate(others)}
+    turn |= {scope: len(others) - late * (1 - n / len(waiting)) for n, scope in enumerate(waiting)}
+    items.sort(key=lambda item: turn[_scope(item.nodeid)])
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -131,7 +151,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         from support.tenancy import PLANE
 
         PLANE.take(_together(item.nodeid))
-    elif _rank(item) > LONGEST.index("tests/cluster/") and (tenancy := sys.modules.get("support.tenancy")):
+    elif _needs_none(item.nodeid) and (tenancy := sys.modules.get("support.tenancy")):
         tenancy.PLANE.pause()
 
 
@@ -160,7 +180,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return nodeid if nodeid.startswith(APART) else _together(nodeid) or nodeid.partition("::")[0]
+            return _scope(nodeid)
 
     config.option.loadscopereorder = False
     return ByFile(config, log)
