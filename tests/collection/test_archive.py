@@ -171,3 +171,15 @@ def test_a_result_is_judged_as_the_command_line_does(host: Host) -> None:
     [judgement], printed = json.loads(done.stdout)["judgements"], json.loads(output)
     assert (done.stderr, {key: judgement[key] for key in printed}) == ("", printed)
     assert judgement["labels"]["nodegauge.dev/interconnect"] == "nvlink"
+
+
+def test_a_judge_that_may_stay_is_unpacked_once_and_taken_again(host: Host) -> None:
+    """Also by two first starts at once."""
+    env = host.env() | {"NODEGAUGE_UNPACKED": str(host.folder / "kept")}
+    command, pipe = [sys.executable, str(host.archive), "judge"], subprocess.PIPE
+    first = [subprocess.Popen(command, stdin=pipe, stdout=pipe, env=env) for _ in range(2)]
+    answers = [json.loads(one.communicate(b'{"documents": []}')[0]) for one in first]
+    assert [answer["judgements"] for answer in answers] == [[], []]
+    assert (host.left(), [path.name for path in (host.folder / "kept").iterdir()]) == ([], ["judge"])
+    (host.folder / "kept/judge/nodegauge_host.py").write_text("def run(*_): return print('again') or 0")
+    assert subprocess.run(command, stdout=pipe, env=env).stdout == b"again\n"

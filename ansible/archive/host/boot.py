@@ -1,4 +1,5 @@
 """The archive's first program: unpacks what a command needs into a private folder, runs it, removes it again.
+Where $NODEGAUGE_UNPACKED names a private folder, `judge` and `page` stay there, compiled, for the next start.
 
 Any Python from 3.6 on must be able to read this file, to say what is missing.  The command runs in a child,
 because a probe may end its process at once; signals go to the child, and the folder goes when it has ended.
@@ -24,9 +25,11 @@ PACKAGES = {
     "bmc": (*JUDGE, "nodegauge_bmc", "click"),
 }
 """What each command imports, and no more: a host reads one of them at a time."""
+STAY = ("judge", "page")
 NEED_NCCL = ("nccl", "pull")
 NCCL_LIBRARIES = ("nvidia", "nccl", "lib")
 """Where the package of NCCL has its library, which the dynamic loader must find in the probe's children."""
+KEPT = "NODEGAUGE_UNPACKED"
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 USAGE = """usage: python nodegauge-host.pyz COMMAND [OPTION...]
 
@@ -57,12 +60,18 @@ def main():
         print(USAGE, file=sys.stdout if help_wanted else sys.stderr)
         return 0 if help_wanted else BAD_ARGUMENTS
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (*FORWARDED, signal.SIGCHLD))
-    folder = None
+    folder = kept = None
     try:
         check(command)
-        folder = tempfile.mkdtemp(prefix="nodegauge-", dir=programs_folder())
-        unpack(command, sys.argv[2] if len(sys.argv) > 2 else "", folder)
-        ended = run_in_child(command, folder, before)
+        kept = kept_folder(command)
+        if kept is None or not kept.is_dir():
+            folder = tempfile.mkdtemp(
+                prefix="nodegauge-", dir=str(kept.parent) if kept else programs_folder()
+            )
+            unpack(command, sys.argv[2] if len(sys.argv) > 2 else "", folder)
+            if kept is not None and keep(folder, kept):
+                folder = None
+        ended = run_in_child(command, folder or str(kept), before)
     except Unfit as unfit:
         print("nodegauge: " + str(unfit), file=sys.stderr)
         return CANNOT_RUN
@@ -103,10 +112,32 @@ def tag():
     return f"cp{sys.version_info[0]}{sys.version_info[1]}-{platform.machine()}"
 
 
+def may_hold_programs(folder):
+    """We can write there, and its file system has no noexec."""
+    return os.access(folder, os.W_OK | os.X_OK) and not os.statvfs(folder).f_flag & os.ST_NOEXEC
+
+
+def kept_folder(command):
+    """Where what the command imports stays unpacked; None where nothing may stay."""
+    if command not in STAY or not os.environ.get(KEPT):
+        return None
+    Path(os.environ[KEPT]).mkdir(mode=0o700, exist_ok=True)
+    return Path(os.environ[KEPT], command) if may_hold_programs(os.environ[KEPT]) else None
+
+
+def keep(folder, kept):
+    """Have the unpacked folder stay as `kept`; False if another start was faster."""
+    try:
+        Path(folder).rename(kept)
+    except OSError:
+        return False
+    return True
+
+
 def programs_folder():
     """Where programs may be unpacked: a file system without noexec, or None for the default."""
     for folder in (tempfile.gettempdir(), str(ARCHIVE.parent), "/dev/shm"):
-        if os.access(folder, os.W_OK | os.X_OK) and not os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        if may_hold_programs(folder):
             return folder
     raise Unfit(
         "no folder for temporary files may hold programs (mounted noexec): set TMPDIR, or Ansible's "

@@ -7,11 +7,15 @@ Must not know what a verdict means for a task.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from ansible import constants as C
+from ansible_collections.nodegauge.gpu.plugins.plugin_utils.archive import digest
 
 JUDGE_S = 120.0
 """A judgement takes half a second; a controller that needs longer than this is out of memory."""
@@ -75,10 +79,13 @@ def _text(document: str | Mapping[str, Any]) -> str:
 
 
 def _answer(archive: Path, program: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    command = [sys.executable, str(archive), program]
+    command, text = [sys.executable, str(archive), program], json.dumps(request)
+    # Ansible's own folder of this run, which is private and goes with it.
+    kept = Path(C.DEFAULT_LOCAL_TMP, f"nodegauge-{digest(archive)[:16]}")
+    own = {**os.environ, "NODEGAUGE_UNPACKED": str(kept)}
     try:
         done = subprocess.run(
-            command, input=json.dumps(request), capture_output=True, text=True, timeout=JUDGE_S, check=False
+            command, input=text, capture_output=True, text=True, timeout=JUDGE_S, check=False, env=own
         )
         answer = json.loads(done.stdout) if done.stdout else None
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
