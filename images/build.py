@@ -44,12 +44,12 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 def look_up(environ: Mapping[str, str]) -> Base:
     """The base's packages in the versions of this machine's archive, downloaded if missing."""
-    known = debian.dependencies()
+    cache = cache_folder(environ)
+    known = debian.dependencies(cache=cache)
     python = debian.python_version(known)
     architecture = debian.architecture()
-    wanted = debian.packages(debian.closure(python, known))
+    wanted = debian.packages(debian.closure(python, known), cache=cache)
     say(f"base: Python {python} from {len(wanted)} Debian packages, {architecture}")
-    cache = cache_folder(environ)
     debian.fetch(wanted, cache=cache)
     return Base(python=python, packages=wanted, cache=cache, architecture=architecture)
 
@@ -93,7 +93,7 @@ def fill(image: Image, *, base: Base, below: Path, root: Path, python: Path, bui
     install(image, root=root, python=python, built=built)
     known = {package.name for package in base.packages}
     names = sorted(set(image.debian) - known)
-    more = debian.packages(names) if names else []
+    more = debian.packages(names, cache=base.cache) if names else []
     debian.fetch(more, cache=base.cache)
     debian.add(root, wanted=more, cache=base.cache)
     if image.loads:

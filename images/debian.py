@@ -69,12 +69,17 @@ class Package:
     sha256: str
 
 
-def dependencies() -> dict[str, set[str]]:
-    """What each package needs, for Python and all that it needs in turn.
+def indexed(program: str, *, cache: Path) -> list[str]:
+    """A program of apt's that keeps its index of all packages in `cache` until the lists change.
 
-    One call for all: apt builds its index of every package anew in each, which takes more than a second.
+    To build the index takes more than a second, and the images of Debian and Ubuntu have apt keep none.
     """
-    command = ["apt-cache", "depends", "--recurse", "--important", "python3"]
+    return [program, "-o", f"Dir::Cache::pkgcache={cache.absolute() / 'pkgcache.bin'}"]
+
+
+def dependencies(*, cache: Path) -> dict[str, set[str]]:
+    """What each package needs, for Python and all that it needs in turn."""
+    command = [*indexed("apt-cache", cache=cache), "depends", "--recurse", "--important", "python3"]
     text = run(command, way_out=NEEDS_APT, failure=Unavailable)
     blocks = re.findall(r"^(\S+)\n((?: .*\n)*)", text, re.MULTILINE)
     needs = re.compile(r"^ +(?:Pre)?Depends: ([a-z0-9.+-]+)$", re.MULTILINE)
@@ -102,9 +107,10 @@ def closure(python: str, known: Mapping[str, set[str]]) -> list[str]:
     return sorted(result)
 
 
-def packages(names: list[str]) -> list[Package]:
+def packages(names: list[str], *, cache: Path) -> list[Package]:
     """The packages that apt would download for `names`: its candidate versions."""
-    text = run(["apt-get", "download", "--print-uris", *names], way_out=NO_ARCHIVE, failure=Unavailable)
+    command = [*indexed("apt-get", cache=cache), "download", "--print-uris", *names]
+    text = run(command, way_out=NO_ARCHIVE, failure=Unavailable)
     rows = re.findall(r"^'[^']+' (\S+) \d+ SHA256:([0-9a-f]{64})", text, re.MULTILINE)
     listed = [Package(name=file.split("_")[0], file=file, sha256=digest) for file, digest in rows]
     if sorted(package.name for package in listed) != names:
