@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images import archive, debian
-from images.install import SOURCES, compile_all, install, load
+from images.install import SOURCES, compile_all, install, load, wheel
 from images.interpreter import wrapper
 from images.spec import ALL, LICENSE, PREFIX, ROOT, USER, Image, version
 from images.steps import BuildFailed, say
@@ -44,11 +44,12 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 def look_up(environ: Mapping[str, str]) -> Base:
     """The base's packages in the versions of this machine's archive, downloaded if missing."""
-    python = debian.python_version()
-    architecture = debian.architecture()
-    wanted = debian.packages(debian.closure(python))
-    say(f"base: Python {python} from {len(wanted)} Debian packages, {architecture}")
     cache = cache_folder(environ)
+    known = debian.dependencies(cache=cache)
+    python = debian.python_version(known)
+    architecture = debian.architecture()
+    wanted = debian.packages(debian.closure(python, known), cache=cache)
+    say(f"base: Python {python} from {len(wanted)} Debian packages, {architecture}")
     debian.fetch(wanted, cache=cache)
     return Base(python=python, packages=wanted, cache=cache, architecture=architecture)
 
@@ -81,17 +82,18 @@ def tree(image: Image, *, root: Path, environ: Mapping[str, str]) -> None:
         say(f"unpacking the base into {root}")
         python = build_base(base, root=root, scripts=Path(scripts))
         say(f"installing nodegauge[{image.extra}] below {root / PREFIX}")
-        fill(image, base=base, below=root, root=root, python=python)
+        built = wheel(python, into=Path(scripts))
+        fill(image, base=base, below=root, root=root, python=python, built=built)
     archive.set_modes(root)
     say(f"{image.name}: {size(root) / 1e6:.1f} MB")
 
 
-def fill(image: Image, *, base: Base, below: Path, root: Path, python: Path) -> None:
-    """Write what the image adds to the base to `root`; the base itself is in `below`."""
-    install(image, root=root, python=python)
+def fill(image: Image, *, base: Base, below: Path, root: Path, python: Path, built: Path) -> None:
+    """Write what the image adds to the base to `root`; the base is in `below`, `built` is the wheel."""
+    install(image, root=root, python=python, built=built)
     known = {package.name for package in base.packages}
     names = sorted(set(image.debian) - known)
-    more = debian.packages(names) if names else []
+    more = debian.packages(names, cache=base.cache) if names else []
     debian.fetch(more, cache=base.cache)
     debian.add(root, wanted=more, cache=base.cache)
     if image.loads:
@@ -152,11 +154,13 @@ def _make(paths: Mapping[str, Path], *, base: Base, registry: str, work: Path) -
     root = work / "base"
     python = build_base(base, root=root, scripts=work)
     bottom = archive.layer(root, created_by=f"Debian packages of Python {base.python}")
+    step("building the wheel of nodegauge")
+    built = wheel(python, into=work)
     for name, path in paths.items():
         image = ALL[name]
         step(f"{name}: installing nodegauge[{image.extra}]")
         top = work / name
-        fill(image, base=base, below=root, root=top, python=python)
+        fill(image, base=base, below=root, root=top, python=python, built=built)
         step(f"{name}: packing")
         layers = [bottom, archive.layer(top, created_by=f"nodegauge[{image.extra}] {version()}")]
         path.with_suffix(".inputs").unlink(missing_ok=True)

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -68,10 +69,26 @@ class Package:
     sha256: str
 
 
-def python_version() -> str:
+def indexed(program: str, *, cache: Path) -> list[str]:
+    """A program of apt's that keeps its index of all packages in `cache` until the lists change.
+
+    To build the index takes more than a second, and the images of Debian and Ubuntu have apt keep none.
+    """
+    return [program, "-o", f"Dir::Cache::pkgcache={cache.absolute() / 'pkgcache.bin'}"]
+
+
+def dependencies(*, cache: Path) -> dict[str, set[str]]:
+    """What each package needs, for Python and all that it needs in turn."""
+    command = [*indexed("apt-cache", cache=cache), "depends", "--recurse", "--important", "python3"]
+    text = run(command, way_out=NEEDS_APT, failure=Unavailable)
+    blocks = re.findall(r"^(\S+)\n((?: .*\n)*)", text, re.MULTILINE)
+    needs = re.compile(r"^ +(?:Pre)?Depends: ([a-z0-9.+-]+)$", re.MULTILINE)
+    return {name: set(needs.findall(lines)) for name, lines in blocks}
+
+
+def python_version(known: Mapping[str, set[str]]) -> str:
     """The version of the distribution's Python, such as `3.11`; raises `Unavailable` if it is too old."""
-    text = run(["apt-cache", "depends", "python3-minimal"], way_out=NEEDS_APT, failure=Unavailable)
-    match = re.search(r"Depends: python(3\.\d+)-minimal", text)
+    match = re.search(r"\bpython(3\.\d+)-minimal", " ".join(known.get("python3-minimal", ())))
     if match is None:
         raise Unavailable(f"apt knows no package python3-minimal: is /var/lib/apt/lists empty? {NEEDS_APT}")
     if int(match[1].split(".")[1]) < 11:
@@ -79,22 +96,21 @@ def python_version() -> str:
     return match[1]
 
 
-def closure(python: str) -> list[str]:
+def closure(python: str, known: Mapping[str, set[str]]) -> list[str]:
     """Names of the packages of the base, sorted."""
     asked = {f"python{python}-minimal", f"libpython{python}-stdlib"}
     result = {"base-files"}
-    while asked:  # apt-cache takes a second to start, so one call asks for all that are new
+    while asked:
         result |= asked
-        command = ["apt-cache", "depends", "--important", *sorted(asked)]
-        text = run(command, way_out=NEEDS_APT, failure=Unavailable)
-        names = re.findall(r"^ +(?:Pre)?Depends: ([a-z0-9.+-]+)$", text, re.MULTILINE)
+        names = {name for one in asked for name in known.get(one, ())}
         asked = {name for name in names if not LEFT_OUT.fullmatch(name)} - result
     return sorted(result)
 
 
-def packages(names: list[str]) -> list[Package]:
+def packages(names: list[str], *, cache: Path) -> list[Package]:
     """The packages that apt would download for `names`: its candidate versions."""
-    text = run(["apt-get", "download", "--print-uris", *names], way_out=NO_ARCHIVE, failure=Unavailable)
+    command = [*indexed("apt-get", cache=cache), "download", "--print-uris", *names]
+    text = run(command, way_out=NO_ARCHIVE, failure=Unavailable)
     rows = re.findall(r"^'[^']+' (\S+) \d+ SHA256:([0-9a-f]{64})", text, re.MULTILINE)
     listed = [Package(name=file.split("_")[0], file=file, sha256=digest) for file, digest in rows]
     if sorted(package.name for package in listed) != names:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 from images.interpreter import environment
@@ -64,7 +63,11 @@ def pip(python: Path, *arguments: str | Path, folder: Path) -> None:
 
 
 def wheel(python: Path, *, into: Path) -> Path:
-    """Build the project's wheel, from a copy, because setuptools writes into the source folder."""
+    """Build the project's wheel, from a copy, because setuptools writes into the source folder.
+
+    The pins and the copy stay below `into`, where pip finds them when it installs the wheel.
+    """
+    shutil.copy(ROOT / CONSTRAINTS, into)
     copy = into / "source"
     leave = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for name in SOURCES:
@@ -122,17 +125,15 @@ def compile_all(python: Path, folder: Path, *, root: Path) -> None:
     run([python, "-m", "compileall", *modes, folder], env=environment(), way_out="A module does not compile.")
 
 
-def install(image: Image, *, root: Path, python: Path) -> None:
-    """Install the project below `root`/opt/nodegauge with `python`, the image's own interpreter."""
+def install(image: Image, *, root: Path, python: Path, built: Path) -> None:
+    """Install the project below `root`/opt/nodegauge with `python`, the image's own interpreter, from what
+    `wheel` returned."""
     lib = root / PREFIX / "lib"
     lib.mkdir(parents=True)
-    with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
-        shutil.copy(ROOT / CONSTRAINTS, work)
-        built = wheel(python, into=work)
-        fixed = ["--only-binary", ":all:", "--constraint", CONSTRAINTS]
-        wanted = f"./{built.relative_to(work)}[{image.extra}]"
-        pip(python, "install", "--no-compile", "--target", lib, *fixed, wanted, folder=work)
+    work = built.parents[1]
+    fixed = ["--only-binary", ":all:", "--constraint", CONSTRAINTS]
+    wanted = f"./{built.relative_to(work)}[{image.extra}]"
+    pip(python, "install", "--no-compile", "--target", lib, *fixed, wanted, folder=work)
     shutil.rmtree(lib / "bin", ignore_errors=True)
     trim(lib, image=image, used=loaded(python, lib=lib, packages=image.packages))
     compile_all(python, lib, root=root)

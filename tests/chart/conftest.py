@@ -40,4 +40,4 @@ def cluster(helm: Helm, empty_plane: ControlPlane, chart_pods: ChartPods) -> Ite
     """helm on an empty cluster; what a test installs is removed after it."""
     on_cluster = replace(helm, kubeconfig=empty_plane.kubeconfig)
     yield on_cluster
-    clear(on_cluster, empty_plane.rest())
+    clear(empty_plane.rest())

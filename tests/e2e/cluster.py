@@ -23,7 +23,7 @@ from testbed.marks import labels_of, probe_of
 from testbed.marks import taints_of as taints_of
 from testbed.processes import with_variable
 from testbed.rest import Object, Rest
-from testbed.wait import Progress, wait_for
+from testbed.wait import Progress, T, wait_for
 
 NAMESPACE = "nodegauge"
 WORKLOADS = "workloads"
@@ -39,6 +39,8 @@ HEALTHY = {
 """H100 SXM: 18 links of 25 GB/s each way (NVIDIA's data sheet), all of them up."""
 PORT = 443
 NODE_GRACE_SECONDS = 14
+POLL_SECONDS = 0.25
+"""What is waited for takes seconds, and each look costs client, API server and etcd 5 ms of CPU time."""
 EXTRA = {
     APISERVER: (
         f"--bind-address={SERVICE_ADDRESS}",
@@ -94,7 +96,8 @@ class Cluster(Progress):
     def api(self) -> Rest:
         return self.plane.rest()
 
-    until = staticmethod(wait_for)
+    def until(self, condition: Callable[[], T], *, what: str, every: float = POLL_SECONDS) -> T:
+        return wait_for(condition, what=what, every=every)
 
     def must_be(self, seen: object, wanted: object, *, what: str) -> None:
         if seen != wanted:

@@ -18,6 +18,7 @@ from images.archive import Blob, Layer, layer, write
 from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 from testbed import debian
 from testbed.hardware.nccl_file import CUDA, NCCL
+from testbed.interruption import alone
 from testbed.kubelet.node import ARCHITECTURES
 from testbed.processes import Failed, output_of
 from testbed.simulated_nccl import machine
@@ -97,12 +98,13 @@ def make_images(cache: Path, *, progress: Callable[[str], None]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     progress("images: operator and probe, as `make images` makes them")
     command = [sys.executable, "-m", "images", "archives", "--out", str(folder), "--registry", REGISTRY]
-    output = output_of(command, cwd=CHECKOUT)
-    made = [Path(line) for line in output.splitlines() if line.endswith(".tar")]
-    probe = next(path for path in made if "probe" in path.name)
-    talker = _another_python(folder / "talker.tar", probe, reference=TALKER, program=TALKS)
-    mute = _another_python(folder / "mute.tar", probe, reference=MUTE, program=SAYS_NOTHING)
-    return [*made, _pause(folder), talker, mute, _nccl(folder, probe)]
+    with alone(folder / "lock"):  # tests/images makes and reads the same two
+        output = output_of(command, cwd=CHECKOUT)
+        made = [Path(line) for line in output.splitlines() if line.endswith(".tar")]
+        probe = next(path for path in made if "probe" in path.name)
+        talker = _another_python(folder / "talker.tar", probe, reference=TALKER, program=TALKS)
+        mute = _another_python(folder / "mute.tar", probe, reference=MUTE, program=SAYS_NOTHING)
+        return [*made, _pause(folder), talker, mute, _nccl(folder, probe)]
 
 
 def _another_python(archive: Path, probe: Path, *, reference: str, program: str) -> Path:

@@ -179,7 +179,7 @@ def helm_upgrade(cluster: Cluster) -> None:
         cluster.must_be(_carried(cluster), watched, what="what the node carries during the upgrade")
         return cluster.has_answered(mark)
 
-    cluster.until(measured, what="the new operator's first run")
+    cluster.until(measured, what="the new operator's first run", every=0.05)
     cluster.must_be(cluster.taints(), watched["taints"], what="the taints after the new operator's first run")
     cluster.say("the new operator runs; labels, taints and the report are as before")
 

@@ -21,6 +21,7 @@ UNAVAILABLE = 3
 @dataclass(frozen=True, kw_only=True)
 class Built:
     name: str
+    path: Path
     index: dict[str, Any]
     manifest: dict[str, Any]
     config: dict[str, Any]
@@ -69,6 +70,7 @@ def read(path: Path, *, name: str, folder: Path) -> Built:
     (library,) = (root / "usr/lib").glob("python3.*")
     return Built(
         name=name,
+        path=path,
         index=index,
         manifest=manifest,
         config=json.loads(blobs[manifest["config"]["digest"].removeprefix("sha256:")]),
