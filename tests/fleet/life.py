@@ -16,11 +16,12 @@ import pytest
 from fleet.disturbances import DAY, HOUR, Disturbances, NodeDisturbances
 from fleet.machines import KINDS, Machine
 from fleet.oracle import Oracle
-from fleet.process import OperatorProcess, clocks
+from fleet.process import LOOK_SECONDS, RENEW_SECONDS, OperatorProcess, clocks
 from fleet.promises import Promises
 from fleet.record import Record, Spans
 from fleet.virtual import LivingCluster
 from nodegauge_operator.kube import client as client_module
+from nodegauge_operator.reconcile import installation, reading_trust
 from nodegauge_operator.reconcile import reconciler as reconciler_module
 from nodegauge_operator.reconcile import sweep as sweep_module
 from support.client import Killed
@@ -78,6 +79,8 @@ def live(size: Size, *, say: Say = lambda text: None) -> "Story":
             clock = clocks(story.process)
             for module in (sweep_module, reconciler_module, client_module):
                 patch.setattr(module, "time", clock)
+            patch.setattr(installation, "RENEW_SECONDS", RENEW_SECONDS)
+            patch.setattr(reading_trust, "LOOK_SECONDS", LOOK_SECONDS)
             await story.live()
             return story
 

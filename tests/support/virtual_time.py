@@ -41,10 +41,13 @@ class _Jumping(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """What is ready now; else the loop's time jumps by `timeout`."""
+        alone = len(self.get_map()) == 1  # the loop's own pipe, which only wakes it
+        if alone and timeout is not None and timeout <= 0:
+            return []
         ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
-        if len(self.get_map()) > 1:  # more than the loop's own pipe: a packet may be on its way
+        if not alone:  # a packet may be on its way
             ready = super().select(PACKET_SECONDS)
             if ready:
                 return ready
