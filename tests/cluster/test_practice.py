@@ -64,6 +64,6 @@ def test_a_drill_goes_as_the_page_says(shell: Shell, drill: str) -> None:
             return "" if doctest.OutputChecker().check_output(shown, printed, ALIKE) else printed
 
         if ONLY_SHOWS.match(command):
-            wait_for(lambda: not seen(), every=1.0, what=f"`{command}` as the page shows it")
+            wait_for(lambda: not seen(), every=2.0, what=f"`{command}` as the page shows it")
         else:
             assert seen() == "", command

@@ -24,8 +24,8 @@ from testbed.wait import wait_for
 
 MOST_SECONDS = 240.0
 """Outer bound of how long it takes until all is as it should be; what it took is printed."""
-LOOK_SECONDS = 0.2
-"""A look reads the whole fleet."""
+LOOK_SECONDS, GLANCE_SECONDS = 0.5, 0.02
+"""A look reads the whole fleet, a glance only what the proxy has counted here."""
 interrupted = threading.Event()
 """Nothing is waited for any more."""
 until = partial(wait_for, seconds=MOST_SECONDS, every=LOOK_SECONDS, interrupted=interrupted)
@@ -164,7 +164,8 @@ class RealFleet:
         """At a random moment: after up to `most` more calls of the operator, which is to read all nodes."""
         self.ask()
         wanted = len(self.calls.fired) + self.random.randrange(most)
-        until(lambda: len(self.calls.fired) >= wanted, what=f"call {wanted} of the operator")
+        call = f"call {wanted} of the operator"
+        until(lambda: len(self.calls.fired) >= wanted, every=GLANCE_SECONDS, what=call)
 
     def read_anew(self) -> None:
         """Wait until every node has been read since now."""
