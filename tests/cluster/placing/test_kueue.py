@@ -71,7 +71,8 @@ def refused(rest: Rest) -> str:
 
 
 def evicted(rest: Rest) -> bool:
-    return any(c["status"] == "True" for c in conditions(rest, "Evicted"))
+    """Also one that Kueue has admitted again since: the condition stays, as False."""
+    return bool(conditions(rest, "Evicted"))
 
 
 def start(nodes: GangNodes, count: int) -> None:
