@@ -213,6 +213,30 @@ def test_a_pause_remembers_the_mode(operator: SteppedOperator, call: Call) -> No
     assert "name one POLICY of: default, other" in call("pause", "--reason", "r").output
 
 
+@pytest.mark.parametrize(
+    ("spec", "code", "says"),
+    [({}, 0, "Its mode was Enforce."), ({"mode": "Observe"}, 1, "Others have changed it meanwhile")],
+)
+def test_a_pause_that_comes_too_late_is_written_again_unless_the_mode_is_another(
+    operator: SteppedOperator, call: Call, spec: dict[str, Any], code: int, says: str
+) -> None:
+    writes = []
+
+    def changes_first(verb: str, _path: str) -> None:
+        if verb == "PATCH":
+            writes.append(verb)
+            if len(writes) < 3:
+                seen = {"annotations": {"seen": str(len(writes))}}
+                operator.cluster.change(POLICIES, "default", {"metadata": seen, "spec": spec})
+
+    operator.client.refuse = changes_first
+    paused = call("pause", "--reason", "firmware")
+    assert (paused.exit_code, says in flat(paused)) == (code, True), paused.output
+    policy = operator.cluster.objects[POLICIES]["default"]
+    assert policy["spec"]["mode"] == ("Observe" if code else "Paused")
+    assert len(writes) == (1 if code else 3)
+
+
 def test_diff_shows_differences_alone_and_what_was_read_once(operator: SteppedOperator, call: Call) -> None:
     assert "No difference in what both were read for: " in call("diff", "node-1", "node-2").output
     errors = LinkErrors(replay=12, recovery=0, crc_flit=0, full=1)

@@ -108,6 +108,7 @@ def test_it_asks_for_two_objects_and_gives_programs_the_same(kubectl: FakeKubect
         (["gpu-8"], "", 1, "has no NodeReport: nodegauge has never looked at it"),
         ([], "", 2, "Missing argument 'NODE'"),
         (["gpu-7"], 'Error from server (Forbidden): User "jo" cannot get', 1, "ClusterRole nodegauge-view"),
+        (["gpu-7"], "Error from server (Conflict): it has been modified", 1, "Others have changed it"),
         (["gpu-7"], "The connection to the server was refused", 1, "Set KUBECONFIG or --context"),
     ],
 )

@@ -48,6 +48,10 @@ class NotThere(NoCluster):
     """The object, or its kind, is not in the cluster."""
 
 
+class Changed(NoCluster):
+    """The object has changed since it was read: read it again."""
+
+
 class Cluster:
     """One cluster, as the user's kubeconfig or `context` names it."""
 
@@ -84,7 +88,10 @@ class Cluster:
             more = {"continue": token}
 
     def patch(self, resource: str, name: str, body: Object) -> Object:
-        """Merge-patch a cluster-scoped object of this plural (`nodes`, `nodereports.nodegauge.dev`)."""
+        """Merge-patch a cluster-scoped object of this plural (`nodes`, `nodereports.nodegauge.dev`).
+
+        Raises `Changed` if `body` has an older resourceVersion than the object.
+        """
         group, path = resource.partition(".")[2], NODES
         if group:
             path = f"{OF_OURS}/{resource.partition('.')[0]}"
@@ -164,7 +171,7 @@ class Cluster:
         import asyncio
 
         from nodegauge_operator.kube.client import MERGE, connect
-        from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound
+        from nodegauge_operator.kube.errors import Conflict, Forbidden, KubeError, NotFound
 
         async def call() -> Object:
             client = await connect(environ=self._environ)
@@ -180,6 +187,8 @@ class Cluster:
             return asyncio.run(call())
         except NotFound as error:
             raise _missing(str(error)) from None
+        except Conflict as error:
+            raise _changed(str(error)) from None
         except Forbidden as error:
             raise _forbidden(str(error), verb, path) from None
         except KubeError as error:
@@ -204,6 +213,8 @@ def _refusal(text: str, verb: str, path: str) -> NoCluster:
     match refusal[1] if refusal else "":
         case "NotFound":
             return _missing(text)
+        case "Conflict":
+            return _changed(text)
         case "Forbidden":
             return _forbidden(text, verb, path)
     return (_unknown if NOT_LOGGED_IN in text else _unreachable)(text)
@@ -213,6 +224,10 @@ def _missing(text: str) -> NotThere:
     if "could not find the requested resource" in text:
         return NotThere(f"nodegauge is not installed in this cluster, or an older version is: {text}")
     return NotThere(text)
+
+
+def _changed(text: str) -> Changed:
+    return Changed(f"{text}\nOthers have changed it meanwhile: look at it, then call this again.")
 
 
 def _forbidden(text: str, verb: str, path: str) -> NoCluster:

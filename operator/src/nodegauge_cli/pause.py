@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from nodegauge_cli import output
-from nodegauge_cli.cluster import POLICIES, Cluster, NotThere, Object, context_option
+from nodegauge_cli.cluster import POLICIES, Changed, Cluster, NotThere, Object, context_option
 from nodegauge_cli.completion import called, policy_names
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode
@@ -24,6 +24,8 @@ FOLLOWS = (
 UNTIL_ENDED = "Nothing ends it by itself."
 MAX_REASON = 300
 """Characters.  Chosen by this project: as of an override."""
+TRIES = 10
+"""Writes in a row that may come too late.  Chosen by this project: each takes a tenth of a second."""
 COMMITTED = "it may set the mode back at its next sync. Commit policy.spec.mode: {mode} there"
 OWNERS = (
     ("argocd.argoproj.io/tracking-id", f"Argo CD manages this policy: {COMMITTED}"),
@@ -91,7 +93,7 @@ def _policy(cluster: Cluster, name: str | None) -> Object:
 
 
 def _begin(cluster: Cluster, body: Object, reason: str, *, yes: bool) -> str:
-    name, before = body["metadata"]["name"], body["spec"].get("mode") or Mode.ENFORCE.value
+    name, before = body["metadata"]["name"], _mode(body)
     if before == Mode.PAUSED:
         return f"{name} is paused already{_noted(body)}."
     _confirm(f"Pause policy {name} (mode {before}, {_nodes(body)})?", yes=yes)
@@ -108,7 +110,7 @@ def _begin(cluster: Cluster, body: Object, reason: str, *, yes: bool) -> str:
 
 def _end(cluster: Cluster, body: Object, mode: str | None, *, yes: bool) -> str:
     name, annotations = body["metadata"]["name"], body["metadata"].get("annotations") or {}
-    now = body["spec"].get("mode") or Mode.ENFORCE.value
+    now = _mode(body)
     if now != Mode.PAUSED:
         return f"{name} is not paused: its mode is {now}."
     before = mode or annotations.get(names.PAUSED_FROM, "")
@@ -126,8 +128,27 @@ def _end(cluster: Cluster, body: Object, mode: str | None, *, yes: bool) -> str:
 
 
 def _patch(cluster: Cluster, body: Object, annotations: dict[str, Any], mode: str) -> None:
-    metadata = {"resourceVersion": body["metadata"]["resourceVersion"], "annotations": annotations}
-    cluster.patch(RESOURCE, body["metadata"]["name"], {"metadata": metadata, "spec": {"mode": mode}})
+    """With the resourceVersion, so that no mode is lost that somebody sets at this moment.
+
+    The operator writes the policy's status as often as a node changes: only another mode is a reason to stop.
+    Raises `Changed`.
+    """
+    name, decided_on = body["metadata"]["name"], _mode(body)
+    for tries_left in reversed(range(TRIES)):
+        metadata = {"resourceVersion": body["metadata"]["resourceVersion"], "annotations": annotations}
+        try:
+            cluster.patch(RESOURCE, name, {"metadata": metadata, "spec": {"mode": mode}})
+        except Changed:
+            body = _policy(cluster, name)
+            if _mode(body) != decided_on or not tries_left:
+                raise
+        else:
+            return
+
+
+def _mode(body: Object) -> str:
+    mode: str = body["spec"].get("mode") or Mode.ENFORCE.value
+    return mode
 
 
 def _confirm(question: str, *, yes: bool) -> None:
