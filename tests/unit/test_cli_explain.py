@@ -109,6 +109,7 @@ def test_it_asks_for_two_objects_and_gives_programs_the_same(kubectl: FakeKubect
         ([], "", 2, "Missing argument 'NODE'"),
         (["gpu-7"], 'Error from server (Forbidden): User "jo" cannot get', 1, "ClusterRole nodegauge-view"),
         (["gpu-7"], "Error from server (Conflict): it has been modified", 1, "Others have changed it"),
+        (["gpu-7"], "Error from server (InternalError): etcd has no leader", 1, "etcd has no leader"),
         (["gpu-7"], "The connection to the server was refused", 1, "Set KUBECONFIG or --context"),
     ],
 )
@@ -119,3 +120,6 @@ def test_exit_codes_and_the_way_out(
         kubectl.refuse(f"{REPORTS}/gpu-7", refused)
     result = CliRunner().invoke(main, ["explain", *arguments])
     assert (result.exit_code, says in result.output) == (code, True), result.output
+    assert ("KUBECONFIG" in result.output) == ("connection" in refused), (
+        "a server that answers is the right one"
+    )

@@ -192,7 +192,9 @@ class Cluster:
         except Forbidden as error:
             raise _forbidden(str(error), verb, path) from None
         except KubeError as error:
-            raise (_unknown if error.status == UNAUTHORIZED else _unreachable)(str(error)) from None
+            if error.status == UNAUTHORIZED:
+                raise _unknown(str(error)) from None
+            raise (NoCluster if error.status else _unreachable)(str(error)) from None
 
 
 def context_option(function: Any) -> Any:
@@ -217,6 +219,8 @@ def _refusal(text: str, verb: str, path: str) -> NoCluster:
             return _changed(text)
         case "Forbidden":
             return _forbidden(text, verb, path)
+        case reason if reason and NOT_LOGGED_IN not in text:
+            return NoCluster(text)
     return (_unknown if NOT_LOGGED_IN in text else _unreachable)(text)
 
 
