@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
-from fleet.real import FAST, GOOD, POLICY, RealFleet, until
+from fleet.real import FAST, GOOD, NODES, POLICY, RealFleet, until
 from nodegauge_contract import Problem, ProblemKind
 from support.cluster_under_test import delete_crds, install_crds
 from testbed.errors import ApiError
@@ -32,7 +32,7 @@ CALLS = 20
 """A fault of calls lasts until it has hit so many, which are several for each node."""
 READS = 4
 """The same for a fault of reads alone, which the operator makes seldom."""
-PODS = 2 * 6
+PODS = 2 * NODES
 """A fault of pods lasts until it has hit so many: two of each node."""
 HUNG = 3
 """etcd is frozen until the operator has given up so many calls, and asked again."""
