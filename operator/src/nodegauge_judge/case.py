@@ -129,7 +129,7 @@ def once(function: Answering) -> Answering:
 
     @wraps(function)
     def answer(case: Case, /, *arguments: Hashable, **named: Hashable) -> Any:
-        key = (function, *arguments, *named.values())
+        key = (function, *arguments, *named.values()) if arguments or named else function
         known = case.computed.get(key, _NOT_YET)
         if known is _NOT_YET:
             known = case.computed[key] = function(case, *arguments, **named)

@@ -143,8 +143,8 @@ def of_node(case: Case) -> Coverage:
 
 def remembered(case: Case) -> str:
     """For the history: the values that every GPU gave, now or before under this driver."""
-    gpus, before = case.result.gpus, _answered_before(case)
-    answered = (path in before or all(_is_read(gpu, path) for gpu in gpus) for path in VALUES)
+    unread, before = _unread(case), _answered_before(case)
+    answered = (path in before or not any(path in values for values in unread) for path in VALUES)
     return f"{_VALUES_DIGEST}{sum(given << bit for bit, given in enumerate(answered)):x}"
 
 
@@ -190,12 +190,13 @@ def _read(case: Case) -> list[int]:
 
 
 def _of_gpu(case: Case, gpu_index: int) -> Iterator[Gap]:
-    gpu = case.result.gpus[gpu_index]
+    unread = _unread(case)[gpu_index]
+    known = _given(case, _model(case.result.gpus[gpu_index])) | _answered_before(case) | ALWAYS
     for subjects in (SUBJECTS, _WINDOW):
         for subject, paths in subjects.items():
             for path in paths:
-                value = _raw(gpu, path)
-                if isinstance(value, Unavailable) and (against := _expected(case, gpu_index, path, value)):
+                value = unread.get(path) if path in known else None
+                if value is not None and (against := _expected(case, gpu_index, path, value)):
                     yield Gap(
                         gpu_index=gpu_index,
                         subject=subject,
@@ -214,7 +215,7 @@ def _expected(case: Case, gpu_index: int, path: str, value: Unavailable) -> str:
     linkless = path.startswith("link_errors.") and not case.lanes.sums[gpu_index]
     if refused or hidden or linkless or (case.result.probe == PASTED and value == NOT_READ):
         return ""
-    if any(_is_read(sibling, path) for sibling in _siblings(case, gpu)):
+    if path in _given(case, _model(gpu)):
         return "other GPUs of its model give them"
     if path in _answered_before(case):
         return "it gave them before"
@@ -245,7 +246,7 @@ def _of_pairs(case: Case) -> Iterator[Gap]:
     for name in ("read", "write", "nvlink", "ancestor"):
         for i, row in enumerate(getattr(case.result.pairs, name)):
             for j, status in enumerate(row):
-                if {i, j} <= read and _failed(status) and frozenset((i, j)) not in linked:
+                if _failed(status) and {i, j} <= read and frozenset((i, j)) not in linked:
                     yield Gap(
                         gpu_index=i,
                         subject=P2P,
@@ -255,9 +256,23 @@ def _of_pairs(case: Case) -> Iterator[Gap]:
                     )
 
 
-def _siblings(case: Case, gpu: Gpu) -> Iterator[Gpu]:
-    named = isinstance(gpu.name, str)
-    return (other for other in case.result.gpus if other is not gpu and (not named or other.name == gpu.name))
+@once
+def _unread(case: Case) -> list[dict[str, Unavailable]]:
+    """The values that each GPU did not give, with the driver's answers."""
+    values = ({path: _raw(gpu, path) for path in _GETTERS} for gpu in case.result.gpus)
+    return [{path: value for path, value in of.items() if isinstance(value, Unavailable)} for of in values]
+
+
+@once
+def _given(case: Case, model: str | None) -> frozenset[str]:
+    """The values that a GPU of this model gave; None: that any GPU gave."""
+    pairs = zip(case.result.gpus, _unread(case), strict=True)
+    unread = [values for gpu, values in pairs if model is None or gpu.name == model]
+    return frozenset(path for path in _GETTERS if not all(path in values for values in unread))
+
+
+def _model(gpu: Gpu) -> str | None:
+    return gpu.name if isinstance(gpu.name, str) else None
 
 
 def _is_live(case: Case) -> bool:
@@ -265,9 +280,9 @@ def _is_live(case: Case) -> bool:
 
 
 def _answered_subjects(case: Case, gpu_index: int) -> Iterator[str]:
-    gpu = case.result.gpus[gpu_index]
+    unread = _unread(case)[gpu_index]
     for subject, paths in (*SUBJECTS.items(), *_WINDOW.items()):
-        if any(_is_read(gpu, path) for path in paths):
+        if not all(path in unread for path in paths):
             yield subject
 
 
@@ -277,10 +292,6 @@ def _failed(value: object) -> bool:
 
 def _why(value: object) -> str:
     return clip(value.unavailable) if isinstance(value, Unavailable) else ""
-
-
-def _is_read(gpu: Gpu, path: str) -> bool:
-    return not isinstance(_raw(gpu, path), Unavailable)
 
 
 def _raw(gpu: Gpu, path: str) -> object:

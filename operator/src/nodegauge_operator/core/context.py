@@ -236,7 +236,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
 
     def after(self, status: ReportStatus) -> Context:
         """The same node with another status."""
-        return replace(self, status=status)
+        return self if status is self.status else replace(self, status=status)
 
     def unjudged_part(self, probe: str) -> PartView | None:
         """What this probe left of this very node, unless it was judged, or is one from before what was
@@ -395,7 +395,8 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     @cached_property
     def readings(self) -> tuple[ProbeStatus, ...]:
         """The last reading of every kind that reads, the health reading first."""
-        return tuple(self.status.probe[kind.name] for kind in self.kinds.values() if kind.reads)
+        known = self.status.probe
+        return tuple(known[kind.name] for kind in self.kinds.values() if kind.reads)
 
     @cached_property
     def stale(self) -> frozenset[str]:

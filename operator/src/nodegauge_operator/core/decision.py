@@ -17,6 +17,7 @@ from nodegauge_contract import Result
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.desired_device import DesiredDevice
+from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.policy import Mode, Policy, PolicySpec
 from nodegauge_operator.api.report import DesiredNode, GateState, Outcome, Report, ReportStatus, Run, stamp
 from nodegauge_operator.core import (
@@ -75,12 +76,15 @@ def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = 
     after = replace(after, verdict=verdicts.overall(context, after))
     after = replace(after, desired=replace(after.desired, devices=_devices(context, after)))
     read = wording.covered(context, after, most=MAX_READ)
-    after = replace(after, summary=wording.summary(context, after), desired=_desired_node(context, after))
+    every, before_taints = _faults(context, after), after.desired.taints
+    summary = wording.summary(context, after, every)
+    after = replace(after, summary=summary, desired=_desired_node(context, after, every))
     if context.policy.spec.mode is not Mode.PAUSED:
         after = replace(after, tainted_at=budget.newly_tainted_at(context, after))
     if ended is not None:
         after = node_history.after_run(context, after)
-    every = faults.faults(after, policy=context.policy, node=context.node.name)
+    if after.desired.taints != before_taints:
+        every = _faults(context, after)
     change = events.of_status(context, after, of_run=of_run, kind=kind, every=every)
     after = replace(
         after,
@@ -93,7 +97,7 @@ def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = 
     if fits.probes == after.probes:
         return fits
     # the condition only names findings that the report still holds, or it would change at the next look
-    return replace(fits, desired=_desired_node(context, fits))
+    return replace(fits, desired=_desired_node(context, fits, _faults(context, fits)))
 
 
 def of_first_result(
@@ -121,7 +125,11 @@ def of_first_result(
     return decide(context, registry.EVERY[HEALTH], EndedRun(run=run, end=end))
 
 
-def _desired_node(context: Context, status: ReportStatus) -> DesiredNode:
+def _faults(context: Context, status: ReportStatus) -> list[Fault]:
+    return faults.faults(status, policy=context.policy, node=context.node.name)
+
+
+def _desired_node(context: Context, status: ReportStatus, every: list[Fault]) -> DesiredNode:
     """What the node should carry by this status; nothing at all in mode Observe, and in mode Paused what it
     should carry before."""
     refusal = status.desired.refusal
@@ -139,7 +147,7 @@ def _desired_node(context: Context, status: ReportStatus) -> DesiredNode:
         devices=status.desired.devices,
         condition=condition,
         reason=reason,
-        message=wording.condition_message(context, status),
+        message=wording.condition_message(context, status, every),
         conflicts=conflicts,
         refusal=refusal,
     )

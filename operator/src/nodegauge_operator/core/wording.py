@@ -33,23 +33,23 @@ READ = "Read: "
 """Before the line of what was read."""
 
 
-def summary(context: Context, status: ReportStatus) -> str:
+def summary(context: Context, status: ReportStatus, every: Sequence[Fault]) -> str:
     """The node in a few sentences; empty before the first run.  `status` holds gates and
-    verdict as they are now."""
+    verdict as they are now; `every`: the faults that it describes."""
     probe = status.probe[HEALTH]
     unread = probe.failing_since or probe.unreadable
     text = _unread(probe) if unread else _of_runs(context, _summary_of)
-    of_gates = gates_sentence(status, policy=context.policy)
     held_back = any(gate.state is GateState.HELD_BACK for gate in status.gates)
-    says_gates = held_back or status.verdict is not context.raw_verdict
-    return f"{text} Gates: {of_gates}." if of_gates and says_gates else text
+    if not held_back and status.verdict is context.raw_verdict:
+        return text
+    of_gates = gates_sentence(status, every, policy=context.policy)
+    return f"{text} Gates: {of_gates}." if of_gates else text
 
 
-def condition_message(context: Context, status: ReportStatus) -> str:
+def condition_message(context: Context, status: ReportStatus, every: Sequence[Fault]) -> str:
     """The message of the condition GPUValidated; it changes only when findings or gates do, or less was read
-    than it says: else every run would cost a write."""
-    of_gates = gates_sentence(status, policy=context.policy)
-    every = faults.faults(status, policy=context.policy, node=context.node.name)
+    than it says: else every run would cost a write.  `every`: the faults that the status describes."""
+    of_gates = gates_sentence(status, every, policy=context.policy)
 
     def brief(context: Context, probe: ProbeStatus) -> str:
         return _codes_of(context, probe, every)
@@ -81,12 +81,14 @@ def covered(context: Context, status: ReportStatus, *, most: int = MAX_COVERED) 
     return f"{READ}{cut(''.join([line, *others]), most - len(READ) - 1)}." if line and known else ""
 
 
-def gates_sentence(status: ReportStatus, *, policy: Policy) -> str:
+def gates_sentence(status: ReportStatus, every: Sequence[Fault], *, policy: Policy) -> str:
     """The gates of a node for its condition; it stays the same for as long as they do; empty for none."""
     parts = []
+    if any(gate.on_devices for gate in status.gates):
+        every = faults.faults(status, policy=policy)  # which names no DeviceTaintRule
     taints = {taint.value: taint for taint in gates.taints(status, policy=policy)}
     states = {gate.code: gate for gate in status.gates}
-    for fault in faults.faults(status, policy=policy) if status.gates else ():
+    for fault in every if status.gates else ():
         where = f", {fault.where}" if fault.where else ""
         title = f"{fault.title}{where} [{fault.code}]"
         if fault.tainted and fault.cause in taints:
