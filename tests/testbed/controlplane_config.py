@@ -45,6 +45,29 @@ OPT_INS = {
 devices and gangs of pods; from 1.37 on the former are there by default, and GenericWorkload schedules gangs
 (pkg/features/kube_features.go and pkg/controlplane/instance.go of 1.36.3 and 1.37.2)."""
 
+UNCACHED = (
+    *("endpoints", "limitranges", "persistentvolumeclaims", "persistentvolumes", "podtemplates"),
+    *("replicationcontrollers", "controllerrevisions.apps", "cronjobs.batch"),
+    *("horizontalpodautoscalers.autoscaling", "runtimeclasses.node.k8s.io"),
+    *(f"{one}.certificates.k8s.io" for one in ("certificatesigningrequests", "clustertrustbundles")),
+    *(f"{one}.networking.k8s.io" for one in ("ingresses", "ingressclasses", "ipaddresses", "servicecidrs")),
+    *(f"{one}.storage.k8s.io" for one in ("csidrivers", "csinodes", "csistoragecapacities")),
+    *(f"{one}.storage.k8s.io" for one in ("storageclasses", "volumeattachments", "volumeattributesclasses")),
+)
+"""What hardly anybody reads here is watched in etcd itself: each watch cache has timers of its own.  An idle
+API server and etcd took 0.019 of a core with them, and 0.014 without."""
+NEEDLESS = (
+    *("cronjob", "endpoints", "endpointslice-mirroring", "ephemeral-volume", "horizontal-pod-autoscaler"),
+    *("certificatesigningrequest-approving", "certificatesigningrequest-cleaner"),
+    *("certificatesigningrequest-signing", "kube-apiserver-serving-clustertrustbundle-publisher"),
+    *("legacy-serviceaccount-token-cleaner", "persistentvolume-attach-detach", "persistentvolume-binder"),
+    *("persistentvolume-expander", "persistentvolume-protection", "persistentvolumeclaim-protection"),
+    *("podcertificaterequest-cleaner", "replicationcontroller", "service-cidr", "storage-version-migrator"),
+    *("storageversion-garbage-collector", "ttl-after-finished", "volumeattributesclass-protection"),
+)
+"""Controllers of what no test has, such as volumes.  They look at their queues twice a second, and one looks
+ten times for volumes to attach: an idle controller manager took 0.012 of a core, and takes 0.006."""
+
 AUDIT_POLICY = Path(__file__).with_name("audit-policy.yaml")
 
 
@@ -113,6 +136,7 @@ def apiserver_flags(layout: Layout, *, port: int, etcd_port: int, opt_in: OptIn)
         "--audit-log-mode=blocking",
         "--audit-log-maxsize=100000",
         "--profiling=false",
+        f"--watch-cache-sizes={','.join(f'{one}#0' for one in UNCACHED)}",
         # Ends watches when it is told to stop; without this it waits a minute for clients to hang up.
         "--shutdown-watch-termination-grace-period=100ms",
     ]
@@ -144,6 +168,7 @@ def controller_manager_flags(layout: Layout, opt_in: OptIn) -> list[str]:
         "--kube-api-burst=1000",
         "--leader-elect=false",
         "--secure-port=0",
+        f"--controllers={','.join(['*', *(f'-{one}-controller' for one in NEEDLESS)])}",
         f"--root-ca-file={layout.ca_file}",
         f"--service-account-private-key-file={layout.key_file}",
         "--use-service-account-credentials=true",
