@@ -13,7 +13,6 @@ from support import archive
 from support.gpu_hosts import GpuHosts
 
 QUICK = {"window": 0.2, "hz": 10}
-OLD = [version for version in ("2.7", "3.6", "3.7", "3.8") if archive.interpreter(version)]
 HERE = ".".join(map(str, sys.version_info[:3]))
 NEEDS = "It needs CPython 3.9 to 3.14 on Linux with glibc, aarch64 or x86_64. Nothing was copied."
 
@@ -30,6 +29,7 @@ def relocatable(path: Path, script: str) -> str:
 
 def test_a_host_whose_python_is_too_old_is_measured_with_another(hosts: GpuHosts) -> None:
     """Of PATH, else one that the task brings; else it is said before any copy."""
+    old = [version for version in ("2.7", "3.6", "3.7", "3.8") if archive.interpreter(version)]
     plugin = hosts.ansible.folder / "ansible_collections/nodegauge/gpu/plugins/plugin_utils/host_python.py"
     text = plugin.read_text()
     folders = text[text.index('FOLDERS = "') :].split('"')[1]
@@ -38,14 +38,14 @@ def test_a_host_whose_python_is_too_old_is_measured_with_another(hosts: GpuHosts
     for folder in (fits, none):
         folder.mkdir(parents=True)
     (fits / "python3.11").symlink_to(sys.executable)
-    for name, version in (("python", OLD[0]), ("python3", OLD[-1])) if OLD else ():
+    for name, version in (("python", old[0]), ("python3", old[-1])) if old else ():
         (none / name).symlink_to(archive.interpreter(version) or "")
     tarballs = {
         "brought": relocatable(hosts.top / "good.tgz", f'exec {sys.executable} "$@"'),
         "wrong": relocatable(hosts.top / "bad.tgz", "echo Exec format error >&2; exit 126"),
         "nothing": str(fits),
     }
-    for name in ("absent", *OLD):
+    for name in ("absent", *old):
         python = str(archive.interpreter(name) or "/nonexistent/python3")
         environment = {"PATH": str(fits)}
         hosts.add(name, "t4-1", options=QUICK, environment=environment, ansible_python_interpreter=python)
@@ -56,13 +56,13 @@ def test_a_host_whose_python_is_too_old_is_measured_with_another(hosts: GpuHosts
         if name != "brought" and name != "wrong":
             hosts.variables[name]["ansible_remote_tmp"] = "/dev/null/tmp"
     played = hosts.play("gpu_health")
-    for name in ("absent", *OLD, "brought"):
+    for name in ("absent", *old, "brought"):
         result = hosts.task(played, name).result
         assert (result.get("verdict"), result["python"]["version"]) == ("pass", HERE), played.output
     says = {name: hosts.task(played, name).result["msg"] for name in ("none", "wrong", "nothing")}
     assert NEEDS in says["none"]
-    assert [each for each in OLD[:1] if f"{none}/python is {each}." not in says["none"]] == []
-    assert [each for each in OLD[-1:] if f"{none}/python3 is {each}." not in says["none"]] == []
+    assert [each for each in old[:1] if f"{none}/python is {each}." not in says["none"]] == []
+    assert [each for each in old[-1:] if f"{none}/python3 is {each}." not in says["none"]] == []
     assert "`bring_python`" in says["none"]
     assert "bin/python3 is Exec format error" in says["wrong"]
     assert "is no tar file on the controller" in says["nothing"]

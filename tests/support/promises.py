@@ -5,8 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import parse_report
-from nodegauge_operator.core.budget import is_gated, slots_of
+from nodegauge_operator.core.budget import slots_of
 from nodegauge_operator.core.probes.registry import label_keys
 from nodegauge_operator.kube.errors import KubeError
 from support.api_server import NODES, POLICIES, REPORTS, Body
@@ -188,8 +187,8 @@ class InterleavedOperator:
         }
 
     def _reserves(self, name: str) -> bool:
-        report = self.cluster.objects[REPORTS].get(name)
-        return report is not None and is_gated(parse_report(report))
+        status = self.cluster.objects[REPORTS].get(name, {}).get("status", {})
+        return any(t["key"] in names.TAINTS_OF_FAULTS for t in status.get("desired", {}).get("taints", ()))
 
     def _tainted(self, name: str) -> bool:
         node = self.cluster.objects[NODES].get(name)

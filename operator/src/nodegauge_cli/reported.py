@@ -186,11 +186,12 @@ def judge_reported(
 ) -> ReportJudgement:
     """The judgement; `fresh` judges again what one probe measured, None if it cannot."""
     status = document.report.status
-    order = dict.fromkeys((*names.PROBES, *status.probe, *document.results))
+    known = {probe.name for probe in status.probes} | document.results.keys()
+    order = dict.fromkeys((*names.PROBES, *(probe.name for probe in status.probes), *document.results))
     kinds = [
         _kind(document, status.probe[probe], fresh(status.probe[probe], document.results.get(probe)))
         for probe in order
-        if probe in status.probe or probe in document.results
+        if probe in known
     ]
     read = {kind.probe: _when(kind, document) for kind in kinds}
     readable = read.get(names.PROBE_HEALTH, NEVER) != NEVER
