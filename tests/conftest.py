@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
-import yaml
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
@@ -46,9 +45,6 @@ hypothesis.settings.load_profile("busy")
 
 gc.set_threshold(50_000, 10, 10)
 """Of thousands of tests nothing is garbage: to look for it was a quarter of their collection's CPU time."""
-
-# `yaml.safe_load` with libyaml, where it is there: ten times faster.
-vars(yaml)["SafeLoader"] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 IN_MEMORY = Path("/dev/shm")
 FREE_BYTES = 2 * 1024**3
