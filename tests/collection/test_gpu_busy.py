@@ -1,11 +1,17 @@
 """`gpu_nccl` and `gpu_load` put load on GPUs: on idle hosts they measure, elsewhere they say why not."""
 
-import pytest
+from typing import Any
 
 from support.gpu_hosts import GpuHosts
-from support.playbook import ROOT
+from support.playbook import ROOT, Played
 
 SIMULATED_NCCL = {"NODEGAUGE_NCCL_CHILD": str(ROOT / "tests/testbed/simulated_nccl/nccl")}
+CHECKED: dict[str, Any] = {"check_mode": "{{ inventory_hostname == 'checked' }}"}
+
+
+def is_left_alone_by_check_mode(hosts: GpuHosts, played: Played) -> bool:
+    task = hosts.task(played, "checked")
+    return task.status == task.result["verdict"] == "skipped" and "check mode" in task.result["skip_reason"]
 
 
 def test_nccl_measures_idle_hosts_and_leaves_busy_ones_alone(hosts: GpuHosts) -> None:
@@ -16,7 +22,9 @@ def test_nccl_measures_idle_hosts_and_leaves_busy_ones_alone(hosts: GpuHosts) ->
     hosts.add("engineless")
     hosts.add("unbuilt", options={"engine": "nccl-tests", "nccl_tests": "/nonexistent"})
     hosts.add("foreign", options={"nccl_variables": {"LD_PRELOAD": "x"}})
-    played = hosts.play("gpu_nccl")
+    hosts.add("checked", environment=SIMULATED_NCCL)
+    played = hosts.play("gpu_nccl", **CHECKED)
+    assert is_left_alone_by_check_mode(hosts, played)
     idle, slow = (hosts.task(played, name).result for name in ("idle", "slow"))
     assert (idle["verdict"], idle["busbw"]["all_reduce"] > 30) == ("pass", True)
     assert (idle["facts"]["gpu_count"], idle["facts"]["models"]) == (2, ["TITAN RTX"])
@@ -40,19 +48,12 @@ def test_load_runs_on_idle_hosts_only(hosts: GpuHosts) -> None:
     hosts.add("idle", options={"seconds": 2})
     hosts.add("busy", "titan-rtx-nv2", "gpu-in-use", options={"seconds": 2})
     hosts.add("slow", options={"seconds": 2, "hz": 1})
-    played = hosts.play("gpu_load")
+    hosts.add("checked")
+    played = hosts.play("gpu_load", **CHECKED)
+    assert is_left_alone_by_check_mode(hosts, played)
     idle, busy, slow = (hosts.task(played, name) for name in ("idle", "busy", "slow"))
     assert (idle.status, idle.result["document"]["load"]["skipped"]) == ("ok", ""), idle.result
     assert (idle.result["verdict"] in ("pass", "warn", "no-load"), idle.result["tflops"] > 0) == (True, True)
     assert (busy.result["verdict"], "in use" in busy.result["summary"]) == ("skipped", True)
     assert (slow.status, "--hz" in slow.result["msg"]) == ("failed", True)
     assert (played.changed, hosts.left()) == ([], [])
-
-
-@pytest.mark.parametrize("module", ["gpu_nccl", "gpu_load"])
-def test_check_mode_puts_no_load_on_gpus(hosts: GpuHosts, module: str) -> None:
-    hosts.add("host")
-    task = hosts.task(hosts.play(module, "--check"), "host")
-    assert (task.status, task.result["verdict"]) == ("skipped", "skipped")
-    assert "check mode" in task.result["skip_reason"]
-    assert hosts.left() == []

@@ -157,12 +157,17 @@ def test_a_missing_archive_is_one_clear_error(hosts: GpuHosts) -> None:
     assert "/nonexistent/archive.pyz is no file on the controller" in named.result["msg"]
 
 
-@pytest.mark.parametrize("group", ["gpu", "cluster"])
-def test_a_group_sets_defaults_of_its_modules(roles: Ansible, group: str) -> None:
+def test_a_group_sets_defaults_of_its_modules(roles: Ansible) -> None:
     """Those of `gpu` reach the probes, those of `cluster` do not."""
-    asked = {"name": "measure", "nodegauge.gpu.gpu_health": {}}
-    defaults = {f"group/nodegauge.gpu.{group}": {"archive": "/other.pyz"}}
-    play = {"hosts": "all", "gather_facts": False, "module_defaults": defaults, "tasks": [asked]}
+    tasks = [
+        {
+            "name": group,
+            "nodegauge.gpu.gpu_health": {},
+            "module_defaults": {f"group/nodegauge.gpu.{group}": {"archive": "/other.pyz"}},
+        }
+        for group in ("gpu", "cluster")
+    ]
+    play = {"hosts": "all", "gather_facts": False, "tasks": tasks}
     played = roles.play([play], {"a": host(roles.folder, "a", gpu_health=health())})
-    given = played.task("measure", "a").result["asked"]
-    assert given == ({"archive": "/other.pyz"} if group == "gpu" else {})
+    given = [played.task(group, "a").result["asked"] for group in ("gpu", "cluster")]
+    assert given == [{"archive": "/other.pyz"}, {}]

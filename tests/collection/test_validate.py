@@ -50,6 +50,7 @@ HIDDEN = {"interconnect": {"class": None, "message": "hidden"}}
 NO_RATE = {"interconnect": {"class": "nvlink", "nvlinkGbps": None}}
 TITANS = {"gpus": 2, "model": "titan*", "interconnect": "nvlink", "nvlink_gbps": 50}
 EXECUTES = finding(code=HOSTILE, subject=HOSTILE, message=HOSTILE, steps=[HOSTILE])
+POLICY = {"kind": "GPUValidationPolicy", "spec": {"thresholds": {"hotFail": 70}}}
 STEPS = ["Install the driver."]
 BROKEN = health("unknown", failed=True, steps=STEPS, msg="No driver. What to do: Install the driver.")
 
@@ -86,6 +87,7 @@ DECIDING: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "nobody counts": ({"health": health(facts=UNCOUNTED)}, {}, "warn"),
     "a part of a board": ({"health": health(facts={**UNCOUNTED, "gpus_expected": 4})}, {}, "warn"),
     "counted by hand": ({"health": health(facts=UNCOUNTED)}, expects(gpus=2), "pass"),
+    "policy in a file": ({"health": health()}, {"policy": "{{ playbook_dir }}/policy.yaml"}, "pass"),
     "hostile": ({"health": health("fail", EXECUTES, summary=HOSTILE)}, {}, "fail"),
 }
 """By host: what the modules return, what was asked for, and the verdict."""
@@ -104,6 +106,7 @@ DIFFERENCES = {
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     folder = tmp_path_factory.mktemp("validated")
     simulate(stage(folder))
+    (folder / "policy.yaml").write_text(yaml.safe_dump_all([{"kind": "Namespace"}, POLICY]), encoding="utf-8")
     return validate(Ansible(folder), {name: host(role, **of) for name, (of, role, _) in DECIDING.items()})
 
 
@@ -170,13 +173,9 @@ def test_check_mode_measures_health_alone(roles: Ansible) -> None:
         assert f"{probe} not-run: Not run: check mode puts no load on GPUs" in message(played, "a")
 
 
-def test_the_policy_may_be_a_file(roles: Ansible) -> None:
-    policy = {"kind": "GPUValidationPolicy", "spec": {"thresholds": {"hotFail": 70}}}
-    file = roles.folder / "policy.yaml"
-    file.write_text(yaml.safe_dump_all([{"kind": "Namespace"}, policy]), encoding="utf-8")
-    played = validate(roles, {"good": host({"policy": str(file)}, health=health())})
-    asked = played.task("nodegauge.gpu.validate : Measure health", "good").result["asked"]
-    assert asked["policy"] == policy
+def test_the_policy_may_be_a_file(played: Played) -> None:
+    asked = played.task("nodegauge.gpu.validate : Measure health", "policy in a file").result["asked"]
+    assert asked["policy"] == POLICY
 
 
 CHECK = "nodegauge.gpu.validate : Check the variables of all hosts once"
