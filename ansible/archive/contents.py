@@ -2,11 +2,13 @@
 
 `new/` has our packages as they are, `old/` the same for Pythons older than 3.11, `pure/` those of others, and
 `cpXY-MACHINE/` msgspec for one Python and machine, and `nccl-cpXY-MACHINE/` NCCL if asked for.  `host/` has
-the archive's own programs.
+the archive's own programs.  Tables are JSON in there: nothing on a host reads YAML fast.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 import tomllib
 import zipfile
 from pathlib import Path, PurePosixPath
@@ -60,12 +62,13 @@ def build(out: Path, *, cache: Path, nccl: tuple[str, str] | None = None) -> Non
         "pure/nodegauge_host.py": _program("commands.py"),
         f"old/{old_python.MODULE}.py": _program("older.py"),
     }
+    pure = wheels.pure(cache)
     for package, folder in PACKAGES.items():
-        ours = _ours(package, folder)
+        ours = _as_json(_ours(package, folder), pure)
         files |= {f"new/{package}/{path}": data for path, data in ours.items()}
         if package not in NEW_ONLY:
             files |= {f"old/{package}/{path}": _older(package, path, data) for path, data in ours.items()}
-    for wheel in wheels.pure(cache):
+    for wheel in pure:
         files |= {f"pure/{path}": data for path, data in of_wheel(wheel, SHARED).items()}
     for one in wheels.compiled(cache):
         files |= {f"{one.tag}/{path}": data for path, data in of_wheel(one.wheel, ("msgspec",)).items()}
@@ -91,6 +94,17 @@ def _ours(package: str, folder: Path) -> dict[str, bytes]:
         if not {inside.parts[0].removesuffix(".py"), inside.with_suffix("").as_posix()} & {*left_out}
         and "__pycache__" not in inside.parts
     }
+
+
+def _as_json(files: dict[str, bytes], pure: list[Path]) -> dict[str, bytes]:
+    """The files with tables as JSON; read by PyYAML of its wheel, as whoever builds need not have it."""
+    sys.path[:0] = (str(wheel) for wheel in pure)
+    try:
+        import yaml
+    finally:
+        del sys.path[: len(pure)]
+    tables = {path: yaml.safe_load(data) for path, data in files.items() if path.endswith(".yaml")}
+    return files | {path: json.dumps(table).encode() for path, table in tables.items()}
 
 
 def _older(package: str, path: str, data: bytes) -> bytes:

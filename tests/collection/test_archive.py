@@ -182,4 +182,5 @@ def test_a_judge_that_may_stay_is_unpacked_once_and_taken_again(host: Host) -> N
     assert [answer["judgements"] for answer in answers] == [[], []]
     assert (host.left(), [path.name for path in (host.folder / "kept").iterdir()]) == ([], ["judge"])
     (host.folder / "kept/judge/nodegauge_host.py").write_text("def run(*_): return print('again') or 0")
-    assert subprocess.run(command, stdout=pipe, env=env).stdout == b"again\n"
+    for program in ("judge", "page"):
+        assert subprocess.run([*command[:2], program], stdout=pipe, env=env).stdout == b"again\n"

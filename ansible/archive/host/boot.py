@@ -25,7 +25,7 @@ PACKAGES = {
     "bmc": (*JUDGE, "nodegauge_bmc", "click"),
 }
 """What each command imports, and no more: a host reads one of them at a time."""
-STAY = ("judge", "page")
+STAY, STAYS_AS = ("judge", "page"), "judge"  # these two import the same
 NEED_NCCL = ("nccl", "pull")
 NCCL_LIBRARIES = ("nvidia", "nccl", "lib")
 """Where the package of NCCL has its library, which the dynamic loader must find in the probe's children."""
@@ -122,7 +122,7 @@ def kept_folder(command):
     if command not in STAY or not os.environ.get(KEPT):
         return None
     Path(os.environ[KEPT]).mkdir(mode=0o700, exist_ok=True)
-    return Path(os.environ[KEPT], command) if may_hold_programs(os.environ[KEPT]) else None
+    return Path(os.environ[KEPT], STAYS_AS) if may_hold_programs(os.environ[KEPT]) else None
 
 
 def keep(folder, kept):

@@ -21,6 +21,8 @@ from msgspec import Meta, Struct
 from nodegauge_contract.nvlink import ModelLinks
 
 DATA = "gpu_models.yaml"
+JSON = b'[{"'
+"""How the table begins in the archive for hosts, whose YAML reader is not compiled."""
 RINGS, NVLS = "rings", "NVLS"
 _Gbps = Annotated[float, Meta(gt=0, le=100_000)]
 _Count = Annotated[int, Meta(ge=1, le=64)]
@@ -296,9 +298,10 @@ def known_models() -> GpuModels:
 
 
 def parse(data: bytes) -> GpuModels:
-    """A table from its YAML.  Raises `TableInvalid`, which names row and field."""
+    """A table from its YAML or JSON.  Raises `TableInvalid`, which names row and field."""
+    decode = msgspec.json.decode if data.startswith(JSON) else msgspec.yaml.decode
     try:
-        rows = msgspec.yaml.decode(data, type=list[dict[str, object]])
+        rows = decode(data, type=list[dict[str, object]])
     except msgspec.DecodeError as error:
         raise TableInvalid(f"not a list of rows: {error}") from None
     models = GpuModels(tuple(_row(number, row) for number, row in enumerate(rows, 1)))
