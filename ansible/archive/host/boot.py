@@ -118,10 +118,13 @@ def may_hold_programs(folder):
 
 
 def kept_folder(command):
-    """Where what the command imports stays unpacked; None where nothing may stay."""
+    """Where what the command imports stays unpacked; None where nothing may or can stay."""
     if command not in STAY or not os.environ.get(KEPT):
         return None
-    Path(os.environ[KEPT]).mkdir(mode=0o700, exist_ok=True)
+    try:
+        Path(os.environ[KEPT]).mkdir(mode=0o700, exist_ok=True)
+    except OSError:
+        return None
     return Path(os.environ[KEPT], STAYS_AS) if may_hold_programs(os.environ[KEPT]) else None
 
 
