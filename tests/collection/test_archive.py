@@ -174,11 +174,9 @@ def test_a_result_is_judged_as_the_command_line_does(host: Host) -> None:
 
 
 def test_a_judge_that_may_stay_is_unpacked_once_and_taken_again(host: Host) -> None:
-    """Also by two first starts at once; where it cannot stay it judges all the same."""
+    """Also by two first starts at once; where it cannot stay it is unpacked elsewhere."""
     env = host.env() | {"NODEGAUGE_UNPACKED": str(host.folder / "kept")}
     command, pipe = [sys.executable, str(host.archive), "judge"], subprocess.PIPE
-    nowhere = env | {"NODEGAUGE_UNPACKED": str(host.archive / "no folder")}
-    assert subprocess.run(command, input=b'{"documents": []}', stdout=pipe, env=nowhere).returncode == 0
     first = [subprocess.Popen(command, stdin=pipe, stdout=pipe, env=env) for _ in range(2)]
     answers = [json.loads(one.communicate(b'{"documents": []}')[0]) for one in first]
     assert [answer["judgements"] for answer in answers] == [[], []]
@@ -186,3 +184,6 @@ def test_a_judge_that_may_stay_is_unpacked_once_and_taken_again(host: Host) -> N
     (host.folder / "kept/judge/nodegauge_host.py").write_text("def run(*_): return print('again') or 0")
     for program in ("judge", "page"):
         assert subprocess.run([*command[:2], program], stdout=pipe, env=env).stdout == b"again\n"
+    unwritable = env | {"NODEGAUGE_UNPACKED": "/proc/nodegauge"}
+    assert json.loads(subprocess.run(command, input=b'{"documents": []}', stdout=pipe, env=unwritable).stdout)
+    assert host.left() == []

@@ -118,7 +118,7 @@ def may_hold_programs(folder):
 
 
 def kept_folder(command):
-    """Where what the command imports stays unpacked; None where nothing may stay."""
+    """Where what the command imports stays unpacked; None where nothing may or can stay."""
     if command not in STAY or not os.environ.get(KEPT):
         return None
     try:
