@@ -62,11 +62,14 @@ class Run:
         with contextlib.ExitStack() as running:
             ends: dict[str, Callable[[], str]] = {}
 
-            for wanted in (OLDEST, NEWEST):
-                self.with_wanted(wanted, core, cores)
-            for label in cores:
-                action = partial(self.sanity, cores, label, running, ends)
+            def begin(label: str) -> None:
+                action = partial(self.sanity, cores[label], label, running, ends)
                 self.check(f"{label}: ansible-test begins", action)
+
+            begin(*cores)
+            for wanted in (OLDEST, NEWEST):
+                if self.with_wanted(wanted, core, cores):
+                    begin(list(cores)[-1])
             self.check("changelog (antsibull-changelog lint)", lambda: changelog(core))
             self.check("ansible-lint, profile production", lambda: lint(core))
             self.check("ansible-test units and integration", lambda: tests_inside(core))
@@ -84,17 +87,12 @@ class Run:
         return build.install(core, built).name
 
     def sanity(
-        self,
-        cores: dict[str, Core],
-        label: str,
-        running: contextlib.ExitStack,
-        ends: dict[str, Callable[[], str]],
+        self, core: Core, label: str, running: contextlib.ExitStack, ends: dict[str, Callable[[], str]]
     ) -> str:
         """Begin it on a copy of what was installed, with all Pythons of this machine; which those are."""
         pythons = self.folder / "pythons"
-        present, core = environments.pythons(pythons), cores[label]
-        skipped = sanity.shown_elsewhere(core.version, {other.version for other in cores.values()})
-        own = replace(core, folder=self.folder / f"sanity-{core.version}", skipped=skipped)
+        present = environments.pythons(pythons)
+        own = replace(core, folder=self.folder / f"sanity-{core.version}")
         shutil.copytree(core.folder / "ansible_collections", own.folder / "ansible_collections")
         home = self.folder / f"home-{core.version}"
         test = sanity.begun(own, pythons=pythons, cache=self.cache, home=home, again=self.again)

@@ -71,8 +71,6 @@ def run(command: Sequence[object], *, cwd: Path, env: Mapping[str, str], seconds
 @dataclass(frozen=True)
 class Core(Ansible):
     version: str = field(default="")
-    skipped: tuple[str, ...] = ()
-    """Tests of ansible-test that are not run with it."""
 
     @property
     def collection(self) -> Path:

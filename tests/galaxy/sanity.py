@@ -7,11 +7,11 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from galaxy.commands import CheckFailed, Core, Done, quoted, run, started
-from galaxy.environments import NEWEST, OLDEST, pinned
+from galaxy.environments import pinned
 
 SANITY_SECONDS = 3600.0
 """A minute on two quiet cores; 15 were too few at a load of 30 while its environments were made."""
@@ -32,19 +32,9 @@ UNREAD = ("MANIFEST.json", "FILES.json", "*.pyz", "*.tgz")
 """What it does not test: lists with digests of all files, the archive and the chart."""
 
 
-def shown_elsewhere(version: str, versions: Collection[str]) -> tuple[str, ...]:
-    """Tests that need no run with this ansible-core, as those with the oldest and the newest show the same.
-
-    pylint is a third of the work, and the newest enables each message of the versions before it, but for
-    continue-in-finally of Pythons older than 3.8, which stays as a warning.
-    """
-    ends = {OLDEST.version, NEWEST.version}
-    return ("pylint",) if version not in ends and ends <= set(versions) else ()
-
-
 def digest(core: Core, pythons: Path) -> str:
     """Of all that a result depends on."""
-    tested = hashlib.sha256(f"{core.version}\0{pinned('pip', 'pip')}\0{core.skipped}".encode())
+    tested = hashlib.sha256(f"{core.version}\0{pinned('pip', 'pip')}".encode())
     tested.update(Path(__file__).read_bytes())
     for link in sorted(pythons.iterdir()):
         tested.update(f"{link.name}\0{link.resolve()}\0".encode())
@@ -69,7 +59,6 @@ def begun(
     path = os.pathsep.join([str(pythons), str(core.tools), *usable_path(os.environ.get("PATH", ""))])
     env = {**core.env(), "HOME": str(home), "PATH": path}
     command = [core.tools / "ansible-test", "sanity", "--venv", "--color", "no"]
-    command += [f"--skip-test={name}" for name in core.skipped]
     with started(command, cwd=core.collection, env=env) as wait:
 
         def end() -> str:

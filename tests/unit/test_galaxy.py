@@ -60,10 +60,3 @@ def test_ansible_test_is_repeated_where_a_file_changed(tmp_path: Path, changed: 
     assert (sanity.digest(core, pythons) != before) is again
     (pythons / "python3.10").touch()
     assert sanity.digest(core, pythons) != before
-
-
-def test_pylint_is_skipped_only_where_the_oldest_and_the_newest_run_it() -> None:
-    ends = {environments.OLDEST.version, environments.NEWEST.version}
-    assert sanity.shown_elsewhere("2.19.14", {*ends, "2.19.14"}) == ("pylint",)
-    for version, versions in (("2.19.14", {"2.19.14", min(ends)}), *((end, ends) for end in ends)):
-        assert sanity.shown_elsewhere(version, versions) == ()
