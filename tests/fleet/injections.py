@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
-from fleet.real import FAST, GOOD, POLICY, RealFleet, until
+from fleet.real import FAST, GOOD, INTERVAL, NODES, POLICY, RealFleet, until
 from nodegauge_contract import Problem, ProblemKind
 from support.cluster_under_test import delete_crds, install_crds
 from testbed.errors import ApiError
@@ -32,7 +32,7 @@ CALLS = 20
 """A fault of calls lasts until it has hit so many, which are several for each node."""
 READS = 4
 """The same for a fault of reads alone, which the operator makes seldom."""
-PODS = 2 * 6
+PODS = 2 * NODES
 """A fault of pods lasts until it has hit so many: two of each node."""
 HUNG = 3
 """etcd is frozen until the operator has given up so many calls, and asked again."""
@@ -379,10 +379,11 @@ def watchers_gone(fleet: RealFleet) -> Iterator[None]:
         items: list[dict[str, Any]] = fleet.rig.api.get(sets)["items"]
         return items
 
-    def mode(name: str) -> None:
-        fleet.rig.api.patch(POLICY, {"spec": {"probes": {"health": {"mode": name}}}})
+    def mode(name: str, *, interval: str) -> None:
+        health = {"mode": name, "interval": interval}
+        fleet.rig.api.patch(POLICY, {"spec": {"probes": {"health": health}}})
 
-    mode("Watch")
+    mode("Watch", interval="10s")
     try:
         yield
         until(lambda: bool(made()), what="a DaemonSet")
@@ -397,7 +398,7 @@ def watchers_gone(fleet: RealFleet) -> Iterator[None]:
         before = fleet.runs()
         until(lambda: not fleet.unread(before), what="runs of health pods")
     finally:
-        mode("Periodic")
+        mode("Periodic", interval=INTERVAL)
         until(lambda: not made(), what="no DaemonSet")
 
 
