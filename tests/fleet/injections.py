@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
-from fleet.real import FAST, GOOD, NODES, POLICY, RealFleet, until
+from fleet.real import FAST, GOOD, INTERVAL, NODES, POLICY, RealFleet, until
 from nodegauge_contract import Problem, ProblemKind
 from support.cluster_under_test import delete_crds, install_crds
 from testbed.errors import ApiError
@@ -379,10 +379,11 @@ def watchers_gone(fleet: RealFleet) -> Iterator[None]:
         items: list[dict[str, Any]] = fleet.rig.api.get(sets)["items"]
         return items
 
-    def mode(name: str) -> None:
-        fleet.rig.api.patch(POLICY, {"spec": {"probes": {"health": {"mode": name}}}})
+    def mode(name: str, *, interval: str) -> None:
+        health = {"mode": name, "interval": interval}
+        fleet.rig.api.patch(POLICY, {"spec": {"probes": {"health": health}}})
 
-    mode("Watch")
+    mode("Watch", interval="10s")
     try:
         yield
         until(lambda: bool(made()), what="a DaemonSet")
@@ -397,7 +398,7 @@ def watchers_gone(fleet: RealFleet) -> Iterator[None]:
         before = fleet.runs()
         until(lambda: not fleet.unread(before), what="runs of health pods")
     finally:
-        mode("Periodic")
+        mode("Periodic", interval=INTERVAL)
         until(lambda: not made(), what="no DaemonSet")
 
 

@@ -31,9 +31,9 @@ interrupted = threading.Event()
 until = partial(wait_for, seconds=MOST_SECONDS, every=LOOK_SECONDS, interrupted=interrupted)
 
 NODES = 4
-"""Three that break and one that stays well."""
+"""Three that get bad and one that stays good.  Their runs are most of what this costs."""
 BUDGET = 2
-"""Nodes that may be tainted at a time."""
+"""Nodes that may be tainted at a time; three machines are bad in the bad state."""
 FOREIGN_LABEL = {"team": "a", "example.com/rack": "r1"}
 FOREIGN_TAINT = {"key": "example.com/reserved", "value": "b", "effect": "PreferNoSchedule"}
 FOREIGN_ANNOTATION = {"example.com/note": "theirs"}
@@ -42,9 +42,11 @@ BAD, BAD_NODES = made.with_pair(GOOD, 0, 1, nvlink=4, read=4, write=4), 3
 """In the bad state so many machines lose their interconnect, and are tainted if there is room.  No heat: what
 a load shows is judged over minutes."""
 POLICY = f"{GROUP}/gpuvalidationpolicies/faults"
+INTERVAL = "30s"
+"""Steps ask for the runs that they need; a request that a fault swallowed waits for this long."""
 FAST = {
     "probes": {
-        "health": {"interval": "10s", "deadline": "5s", "window": "1s", "recheck": "2s"},
+        "health": {"interval": INTERVAL, "deadline": "5s", "window": "1s", "recheck": "2s"},
         "load": {"enabled": False},
     },
     "hysteresis": {"leaveRuns": 1, "dwell": "1s", "enterRuns": 1},
