@@ -149,6 +149,13 @@ class SteppedOperator:
         kinds = (HEALTH if granted else NOTHING) | (NCCL if nccl else NOTHING)
         return drive(self.reconciler.reconcile(name, granted=kinds, since=0.0))
 
+    def wait(self) -> float:
+        """Until a run waits for its slot; the seconds that this took."""
+        began = self.cluster.now
+        while not (reconciled := self.reconcile(granted=False)).waits:
+            self.cluster.pass_time(max(1.0, reconciled.wake_at - self.cluster.now))
+        return self.cluster.now - began
+
     def catch_up(self, name: str = "node-1", *, granted: bool = True) -> Reconciled:
         self.deliver()
         result = self.reconcile(name, granted=granted)

@@ -105,12 +105,6 @@ class Watched(SteppedOperator):
             pod for pod in self.cluster.pods() if names.POD_NODE in pod["metadata"].get("annotations", {})
         ]
 
-    def wait(self) -> float:
-        began = self.cluster.now
-        while not (reconciled := self.reconcile(granted=False)).waits:
-            self.cluster.pass_time(max(1.0, reconciled.wake_at - self.cluster.now))
-        return self.cluster.now - began
-
 
 def watched_once(**spec: Any) -> Watched:
     node = Watched(**spec)

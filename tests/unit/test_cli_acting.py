@@ -22,6 +22,7 @@ from nodegauge_operator.kube import client, errors
 from nodegauge_operator.kube.errors import Forbidden
 from support.api_server import HISTORIES, NODES, POLICIES, REPORTS
 from support.client import FakeClient
+from support.judge_command import flat
 from support.operator import SteppedOperator, some_nodes
 
 Call = Callable[..., Printed]
@@ -121,10 +122,6 @@ def test_a_wait_outlives_an_api_server_that_restarts(operator: SteppedOperator, 
     operator.client.refuse = lambda verb, path: next(refusals, None) if (verb, path) == report else None
     result = call("run", "node-1", "--probe", "health")
     assert (result.exit_code, "no answer: restarting" in result.output) == (0, True)
-
-
-def flat(result: Printed) -> str:
-    return " ".join(result.output.split())
 
 
 @pytest.mark.parametrize(

@@ -28,18 +28,11 @@ FLOOR = 2 * MINUTE
 """What the judge needs to read counters: `intervalFloor`."""
 
 
-def wait(operator: SteppedOperator) -> float:
-    began = operator.cluster.now
-    while not (reconciled := operator.reconcile(granted=False)).waits:
-        operator.cluster.pass_time(max(1.0, reconciled.wake_at - operator.cluster.now))
-    return operator.cluster.now - began
-
-
 def waits(operator: SteppedOperator, *answers: str) -> list[float]:
     result = []
     for answer in answers:
         operator.measure(answer, after=0.0)
-        result.append(wait(operator))
+        result.append(operator.wait())
     return result
 
 
