@@ -282,7 +282,7 @@ def _kernel_log(cluster: Cluster) -> None:
 
 def _call_hangs(cluster: Cluster) -> None:
     """Only the end of the process ends such a call, and SIGTERM ends the process."""
-    cluster.policy(probes={"health": {"unreadAfter": "10s"}})
+    cluster.policy(probes={"health": {"unreadAfter": "30s"}})
     whose, began = life(cluster), time.monotonic()
     cluster.hardware.fault("hung-call", **HANGS)
     cluster.until(
