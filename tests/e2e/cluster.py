@@ -19,7 +19,7 @@ from testbed.controlplane import APISERVER, ControlPlane
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware
 from testbed.marks import PREFIX as PREFIX
-from testbed.marks import labels_of, probe_of
+from testbed.marks import probe_of
 from testbed.marks import taints_of as taints_of
 from testbed.processes import with_variable
 from testbed.rest import Object, Rest
@@ -39,7 +39,7 @@ HEALTHY = {
 """H100 SXM: 18 links of 25 GB/s each way (NVIDIA's data sheet), all of them up."""
 PORT = 443
 NODE_GRACE_SECONDS = 14
-POLL_SECONDS = 0.25
+POLL_SECONDS = 0.5
 """What is waited for takes seconds, and each look costs client, API server and etcd 5 ms of CPU time."""
 EXTRA = {
     APISERVER: (
@@ -121,9 +121,9 @@ class Cluster(Progress):
     def pod(self, name: str, *, namespace: str = WORKLOADS) -> Object | None:
         return self.find(f"/api/v1/namespaces/{namespace}/pods/{name}")
 
-    def make_pod(self, name: str, spec: Object, *, namespace: str = WORKLOADS, **labels: str) -> None:
+    def make_pod(self, name: str, spec: Object, **labels: str) -> None:
         body = {"metadata": {"name": name, "labels": labels}, "spec": spec}
-        self.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
+        self.api.create(f"/api/v1/namespaces/{WORKLOADS}/pods", body)
 
     def delete_pod(self, name: str, *, namespace: str = WORKLOADS, **options: int) -> None:
         self.api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", options or None)
@@ -150,9 +150,6 @@ class Cluster(Progress):
     def labels(self) -> dict[str, str]:
         result = self.node_object()["metadata"].get("labels", {})
         return {k: v for k, v in result.items() if k.startswith(PREFIX) or k == "interconnect"}
-
-    def kept_labels(self) -> dict[str, str]:
-        return labels_of(self.labels())
 
     def taints(self) -> list[str]:
         return taints_of(self.node_object())

@@ -7,6 +7,7 @@ from e2e.node_parts import ENGINE
 from nodegauge_contract import Result, decode
 from nodegauge_probes.load.probe import CHILD
 from testbed import watching
+from testbed.marks import labels_of
 from testbed.processes import with_argument
 from testbed.rest import Object
 from testbed.watching import Event
@@ -73,7 +74,7 @@ def gives_way(cluster: Cluster) -> None:
         [pod] = cluster.pods(f"{PROBE}%3Dnccl")
         victim, asked = pod["metadata"]["uid"], time.monotonic()
         cluster.make_pod(JOB, _job(cluster), train="")
-        cluster.until(lambda: not with_argument(ENGINE), what="the engine's processes to be gone")
+        cluster.until(lambda: not with_argument(ENGINE), what="the engine's processes to be gone", every=0.05)
         ended = time.monotonic()
         running = cluster.until(
             lambda: next((e.at for e in jobs if e.body["status"].get("phase") == "Running"), 0.0),
@@ -218,4 +219,4 @@ def _measured(cluster: Cluster) -> bool:
 
 
 def _kept(cluster: Cluster) -> Object:
-    return {"labels": cluster.kept_labels(), "bandwidth": cluster.report()["bandwidth"]}
+    return {"labels": labels_of(cluster.labels()), "bandwidth": cluster.report()["bandwidth"]}

@@ -103,6 +103,8 @@ KUBELET = {
     "resolvConf": "",
     "volumePluginDir": "/var/lib/kubelet/plugins-exec",
     "nodeStatusUpdateFrequency": "2s",
+    # As on any kubelet: set the frequency above, and each update is a write, which all who watch nodes read.
+    "nodeStatusReportFrequency": "5m",
     "nodeLeaseDurationSeconds": 10,
     # The machine's disk is not this node's business.
     "evictionHard": {

@@ -51,11 +51,9 @@ XID = "NVRM: Xid (PCI:0000:07:00): 79, pid=1, GPU has fallen off the bus."
 def watches(cluster: Cluster) -> None:
     """Faults are tainted by what the resident container writes, and no pod is made for them."""
     set_mode(cluster, "Watch")
+    judged(cluster, after=set())
     cluster.hardware.load(100)
     for fault, taint in FAULTS.items():
-        fresh_pod(cluster)
-        # The container before may have told of more Xids with its last words.
-        cluster.until(lambda: not cluster.taints(), what="no taint before the fault")
         fault_and_repair(cluster, fault, taint)
     cluster.hardware.load(0)
     set_mode(cluster, "Periodic")
@@ -91,13 +89,6 @@ def pods(cluster: Cluster) -> list[Object]:
 
 def name_of(cluster: Cluster) -> str:
     return str(pods(cluster)[0]["metadata"]["name"])
-
-
-def fresh_pod(cluster: Cluster) -> None:
-    old = {pod["metadata"]["name"] for pod in pods(cluster)}
-    for name in old:
-        cluster.delete_pod(name, namespace=NAMESPACE)
-    judged(cluster, after=old)
 
 
 def judged(cluster: Cluster, *, after: set[str]) -> None:
@@ -310,14 +301,14 @@ def _call_hangs(cluster: Cluster) -> None:
     cluster.hardware.heal(FAULT)
     cluster.hardware.heal("hung-call")
     cluster.policy(probes={"health": {"unreadAfter": None}})
-    fresh_pod(cluster)
+    cluster.delete_pod(whose["pod"], namespace=NAMESPACE)
+    judged(cluster, after={whose["pod"]})
     lift(cluster, at_most=2 * LEAVE_RUNS)
     cluster.until(lambda: _marks(cluster) == WELL, what="a node as before its faults")
 
 
 def _driver_away(cluster: Cluster) -> None:
     """NVML fails, then no container can start; neither changes the node, and the next reading is right."""
-    fresh_pod(cluster)
     whose, state = life(cluster), cluster.hardware.directory / "driver.state"
     began = time.monotonic()
     state.rename(state.with_name("away"))

@@ -29,14 +29,14 @@ CLEAN: tuple[dict[str, list[str]], list[str], list[str]] = ({}, [], [])
 class DirtyCluster(FakeClient):
     """The API server of that cluster, with the operator's Deployments and pods, and a log of all calls."""
 
-    def __init__(self, *, nodes: int = 3) -> None:
+    def __init__(self) -> None:
         super().__init__(FakeCluster(lambda: 1_800_000_000.0))
         self.deployments: list[str] = []
         self.operators: dict[str, Body] = {}
         self.dead_kubelets = False
         self.took = 0.0
         self.order: list[str] = []
-        for number in range(nodes):
+        for number in range(3):
             self.add(f"node-{number}")
         for name in ("default", "mine"):
             self.cluster.add_policy(name)
@@ -59,7 +59,8 @@ class DirtyCluster(FakeClient):
         self.cluster.create(PODS, {"metadata": metadata, "spec": {"terminationGracePeriodSeconds": 5}})
         self.cluster.pod_status(name, {"phase": phase}, node="node-0")
 
-    def add_operator(self, name: str = "operator-1", *, namespace: str = NAMESPACE) -> None:
+    def add_operator(self, *, namespace: str = NAMESPACE) -> None:
+        name = "operator-1"
         self.operators[name] = {"metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}"}}
 
     async def call(self, method: str, path: str, **options: Any) -> Body:

@@ -22,12 +22,8 @@ def data_in(html: str) -> dict[str, Any]:
 def whole(value: Any, shared: list[Any]) -> Any:
     """As `whole` of dom.js: with each reference replaced by what is in the table."""
     for key, part in list(value.items() if isinstance(value, dict) else enumerate(value)):
-        is_one = isinstance(part, str) and part.startswith(SHARED)
-        value[key] = (
-            shared[int(part[1:])]
-            if is_one
-            else whole(part, shared)
-            if part and isinstance(part, dict | list)
-            else part
-        )
+        if isinstance(part, str) and part.startswith(SHARED):
+            value[key] = shared[int(part[1:])]
+        elif isinstance(part, dict | list):
+            whole(part, shared)
     return value
