@@ -80,8 +80,7 @@ def furnished(testbed: Testbed, say: Say) -> Iterator[None]:
     api, folder = testbed.control_plane.rest(), testbed.directory / BMCS
     with ExitStack() as stack:
         stack.enter_context(working(machines))
-        for hardware in machines.values():
-            stack.enter_context(following(hardware))
+        stack.enter_context(following(*machines.values()))
         with_bmc = {name: one for name, one in machines.items() if one.profile.chassis is not None}
         stack.enter_context(bmcs(with_bmc, folder))
         say(f"{len(with_bmc)} BMCs serve Redfish; helm install nodegauge")
