@@ -15,7 +15,7 @@ from testbed.hardware.bmcs import bmcs
 from testbed.hardware.loads import following
 from testbed.hardware.starving import starving
 from testbed.marks import probe_of
-from testbed.rest import Rest
+from testbed.rest import Object, Rest
 from testbed.wait import wait_for
 
 NAMESPACE = "nodegauge"
@@ -80,8 +80,7 @@ def furnished(testbed: Testbed, say: Say) -> Iterator[None]:
     api, folder = testbed.control_plane.rest(), testbed.directory / BMCS
     with ExitStack() as stack:
         stack.enter_context(working(machines))
-        for hardware in machines.values():
-            stack.enter_context(following(hardware))
+        stack.enter_context(following(*machines.values()))
         with_bmc = {name: one for name, one in machines.items() if one.profile.chassis is not None}
         stack.enter_context(bmcs(with_bmc, folder))
         say(f"{len(with_bmc)} BMCs serve Redfish; helm install nodegauge")
@@ -93,13 +92,18 @@ def furnished(testbed: Testbed, say: Say) -> Iterator[None]:
         yield
 
 
+def reports(api: Rest) -> dict[str, Object]:
+    """The status of each, by node, in one request."""
+    return {one["metadata"]["name"]: one.get("status") or {} for one in api.get(REPORTS)["items"]}
+
+
 def _await_readings(api: Rest, names: Collection[str], say: Say) -> None:
     before = 0
 
     def read() -> bool:
         nonlocal before
-        reports = {one["metadata"]["name"]: one.get("status") or {} for one in api.get(REPORTS)["items"]}
-        done = sum(bool(probe_of(reports.get(name, {})).get("lastRun")) for name in names)
+        seen = reports(api)
+        done = sum(bool(probe_of(seen.get(name, {})).get("lastRun")) for name in names)
         if done > before:
             say(f"{done} of {len(names)} nodes are read")
         before = done

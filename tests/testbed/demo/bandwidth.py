@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from testbed import playground
 from testbed.demo import steps
 from testbed.demo.fleet import BROKEN_LINKS, BUSY_NODE, FLEET, PREFIX, SEVEN_NODE
 from testbed.demo.session import Session
@@ -84,16 +85,17 @@ def preempt(session: Session) -> None:
 
 def _waiting(session: Session) -> list[str]:
     able = [name for name, machine in FLEET.items() if machine.busbw]
-    return [name for name in able if not probe_of(session.report(name), "nccl").get("readAt")]
+    reports = playground.reports(session.api)
+    return [name for name in able if not probe_of(reports.get(name) or {}, "nccl").get("readAt")]
 
 
 def _wrong(session: Session) -> list[str]:
-    result = []
+    result, nodes = [], session.nodes()
     for name, machine in FLEET.items():
-        wanted, seen = machine.measured, session.marks(name)
+        wanted, seen = machine.measured, session.marks_of(nodes[name])
         if wanted != seen:
             result.append(f"{name} has {seen}, expected {wanted}")
-        busbw = session.node(name)["metadata"].get("labels", {}).get(PREFIX + "busbw-allreduce", "")
+        busbw = nodes[name]["metadata"].get("labels", {}).get(PREFIX + "busbw-allreduce", "")
         gbps = machine.busbw if wanted.interconnect else 0
         about = busbw != "" and abs(int(busbw) + 0.5 - gbps) <= max(1.0, NOISE * gbps)
         if not (about if gbps else busbw == ""):

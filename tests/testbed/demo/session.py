@@ -44,6 +44,10 @@ class Session(Progress):
     def node(self, name: str) -> Object:
         return self.api.get(f"/api/v1/nodes/{name}")
 
+    def nodes(self) -> dict[str, Object]:
+        """All by name, in one request."""
+        return {one["metadata"]["name"]: one for one in self.api.get("/api/v1/nodes")["items"]}
+
     def report(self, name: str) -> Object:
         return self.api.find(f"{REPORTS}/{name}").get("status") or {}
 
@@ -60,7 +64,9 @@ class Session(Progress):
         return self.api.get(f"{READINGS}/{name}")
 
     def marks(self, name: str) -> Marks:
-        node = self.node(name)
+        return self.marks_of(self.node(name))
+
+    def marks_of(self, node: Object) -> Marks:
         labels: dict[str, str] = node["metadata"].get("labels", {})
         short, full = labels.get("interconnect", ""), labels.get(PREFIX + "interconnect", "")
         return Marks(

@@ -67,7 +67,9 @@ def labels(session: Session) -> None:
 
 
 def show(session: Session) -> None:
-    print("\n" + table([HEAD, *(_row(session, name) for name in FLEET)]) + "\n", flush=True)
+    nodes, reports = session.nodes(), playground.reports(session.api)
+    rows = (_row(name, session.marks_of(nodes[name]), nodes[name], reports.get(name) or {}) for name in FLEET)
+    print("\n" + table([HEAD, *rows]) + "\n", flush=True)
 
 
 def explain(session: Session) -> None:
@@ -135,7 +137,8 @@ def uninstall(session: Session) -> None:
 
 
 def _compare(session: Session) -> None:
-    seen = {name: session.marks(name) for name in FLEET}
+    nodes = session.nodes()
+    seen = {name: session.marks_of(nodes[name]) for name in FLEET}
     wrong = [
         f"{name} has {kind} {getattr(seen[name], kind) or 'absent'}, expected "
         f"{getattr(machine.expected, kind) or 'absent'}"
@@ -147,17 +150,16 @@ def _compare(session: Session) -> None:
         raise TestbedError("; ".join(wrong))
 
 
-def _row(session: Session, name: str) -> list[str]:
-    report, marks = session.report(name), session.marks(name)
+def _row(name: str, marks: Marks, node: Object, report: Object) -> list[str]:
     result = report.get("gpus") or {"count": 0, "product": "(not all visible)"}  # no result was judged
     count = f"{result['count']}x " if result["count"] else ""
     gpus = result["product"].removeprefix("NVIDIA ")[:MODEL_LIMIT]
-    labels = session.node(name)["metadata"].get("labels", {})
+    labels = node["metadata"].get("labels", {})
     busbw = "/".join(labels.get(f"{PREFIX}busbw-{collective}", "") for collective in COLLECTIVES).strip("/")
     cells = [marks.interconnect, marks.gbps, marks.evidence, busbw]
     cells += [marks.health, marks.throttled, marks.psu]
     taints = ", ".join(taint.removeprefix(PREFIX) for taint in marks.taints)
-    last = [condition_of(session.node(name)).get("status"), taints]
+    last = [condition_of(node).get("status"), taints]
     return [name, count + gpus, *(cell or "-" for cell in (*cells, *last))]
 
 

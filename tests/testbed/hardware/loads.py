@@ -3,26 +3,26 @@ GPU's load is the largest last announcement of a living process."""
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from testbed.hardware.machine import HardwareError
 from testbed.hardware.plugged import LOADS, Hardware
 
 POLL_S = 0.05
 
 
 @contextmanager
-def following(hardware: Hardware) -> Iterator[None]:
-    stop, last = threading.Event(), dict[int, int]()
+def following(*machines: Hardware) -> Iterator[None]:
+    """One thread for all; an idle machine costs it a look whether a file is there."""
+    paths = {hardware: hardware.directory / LOADS for hardware in machines}
+    stop, felt = threading.Event(), {hardware: dict[str, int]() for hardware in machines}
 
     def follow() -> None:
         while not stop.wait(POLL_S):
-            announced = announcements(hardware.directory / LOADS)
-            if announced or last:
-                now = {number: announced.get(uuid, 0) for number, uuid in enumerate(hardware.uuids)}
-                if changed := {gpu: n for gpu, n in now.items() if last.get(gpu, 0) != n}:
-                    hardware.load_each(changed)
-                last.update(now)
+            for hardware, path in paths.items():
+                if felt[hardware] or path.exists():
+                    felt[hardware] = _feel(hardware, felt[hardware], announcements(path))
 
     thread = threading.Thread(target=follow, name="loads")
     thread.start()
@@ -31,8 +31,18 @@ def following(hardware: Hardware) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
-        if running := [gpu for gpu, percent in last.items() if percent]:
-            hardware.load_each(dict.fromkeys(running, 0))
+        for hardware, before in felt.items():
+            _feel(hardware, before, {})
+
+
+def _feel(hardware: Hardware, before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
+    """Load what changed; per cent by UUID, before and `now`, which is returned."""
+    if before != now:
+        with suppress(HardwareError, FileNotFoundError):  # it was unplugged
+            numbers = {uuid: number for number, uuid in enumerate(hardware.uuids)}
+            changed = {uuid for uuid in before | now if before.get(uuid, 0) != now.get(uuid, 0)}
+            hardware.load_each({numbers[uuid]: now.get(uuid, 0) for uuid in changed & numbers.keys()})
+    return now
 
 
 def announcements(path: Path) -> dict[str, int]:

@@ -90,6 +90,8 @@ def by_part(samples: Sequence[Sample], before: Level, gpu: Watched, options: Opt
 def is_unclear(level: Level, last: Level) -> bool:
     """Whether a quantity or a part of it begins or ceases to answer: the last reading, None if there was no
     answer, says other than the level."""
+    if level == last:  # nearly always
+        return False
     if level is None or last is None or not isinstance(level, str) or not isinstance(last, str):
         return (level is None) != (last is None)
     parts = zip(level, last, strict=False)

@@ -157,7 +157,8 @@ class Reader:
         """Whether a quantity of this GPU begins or ceases to answer.  Then all are asked at every look until
         that is clear, or the changes of one GPU would come, and be told, one after the other."""
         for signal in SIGNALS:
-            value, samples = self.values.get(_name(signal, gpu)), self._samples.get(_name(signal, gpu))
+            name = _name(signal, gpu)
+            value, samples = self.values.get(name), self._samples.get(name)
             if value is not None and samples and is_unclear(value.level, _raw(samples[-1])):
                 return True
         return False
@@ -198,7 +199,7 @@ class Reader:
             return None if len(last) == UNREADABLE_AFTER and not any(last) else before
         if before is None and not is_new and (None in last or len(last) < UNREADABLE_AFTER):
             return None
-        return signal.level([each for each in samples if each], before, gpu, self._options)
+        return signal.level([*filter(None, samples)], before, gpu, self._options)
 
     def _put(self, name: str, raw: int | str) -> None:
         self.values[name] = Value(raw, str(raw) or "-")
