@@ -1,5 +1,6 @@
 """Playbooks against simulated hosts: the staged collection, and what each task returned."""
 
+import functools
 import json
 import os
 import shutil
@@ -13,11 +14,17 @@ from typing import Any
 
 import yaml
 
+from testbed import forkserver
+
 ROOT = Path(__file__).resolve().parents[2]
 COLLECTION = ROOT / "ansible"
 CHART = ROOT / "charts" / "nodegauge"
 CALLBACKS = Path(__file__).with_name("ansible_callbacks")
+CONFIG = CALLBACKS.with_name("ansible.cfg")
 TOOLS = Path(sys.executable).parent
+IMPORTED = ("ANSIBLE_", "LC_", "LANG", "PYTHON")
+"""Variables that Ansible reads while it is imported start so, but for `READ_AGAIN`."""
+READ_AGAIN = {"ANSIBLE_HOME", "ANSIBLE_COLLECTIONS_PATH", "ANSIBLE_INJECT_FACT_VARS"}
 LEFT_OUT = ("archive", "__pycache__", "*.pyc")
 
 
@@ -35,6 +42,12 @@ def stage(into: Path, *, archive: Path | None = None) -> Path:
         (folder / "files").mkdir(exist_ok=True)
         shutil.copy(archive, folder / "files" / "nodegauge-host.pyz")
     return folder
+
+
+@functools.cache
+def _server(*variables: tuple[str, str]) -> forkserver.Server:
+    """Has Ansible loaded with these variables, which it reads while it is imported."""
+    return forkserver.Server(dict(variables))
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,7 @@ class Ansible:
             "ANSIBLE_COLLECTIONS_PATH": str(self.folder),
             "ANSIBLE_CALLBACK_PLUGINS": str(CALLBACKS),
             "ANSIBLE_CALLBACKS_ENABLED": "record",
+            "ANSIBLE_CONFIG": str(CONFIG),
             "ANSIBLE_NOCOLOR": "1",
             "ANSIBLE_LOCALHOST_WARNING": "0",
             "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0",
@@ -91,9 +105,10 @@ class Ansible:
         self, program: str, *options: str, more: Mapping[str, str] | None = None, seconds: float = 600
     ) -> subprocess.CompletedProcess[str]:
         command, env = [str(self.tools / program), *options], self.env(more)
-        return subprocess.run(
-            command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=seconds, check=False
-        )
+        imported = {name for name in env if name.startswith(IMPORTED)} - READ_AGAIN
+        server = _server(*((name, env[name]) for name in sorted(imported)))
+        how = {"cwd": self.folder, "env": env, "capture_output": True, "text": True}
+        return forkserver.run(command, server=server, timeout=seconds, **how)
 
     def play(
         self,

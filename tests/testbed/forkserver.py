@@ -27,6 +27,10 @@ LOADED = {
     "nodegauge_cli": ("nodegauge_cli.apply", "nodegauge_cli.check", "nodegauge_cli.cleanup.command"),
 }
 """Modules with a `main` in `__main__`, and what they import once they run."""
+PROGRAMS = {str(Path(sys.executable).with_name("ansible-playbook")): "testbed.ansible"}
+"""Programs, and the module whose `main` is one of them, once it is imported."""
+CODE = LOADED["nodegauge_probes"]
+"""What `-c CODE` imports, as a rule."""
 TESTS = Path(__file__).resolve().parents[1]
 PACKED = 4
 """Bytes of a pid, and of a wait status."""
@@ -40,11 +44,12 @@ INHERITED_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
 CANNOT_EXECUTE = 127
 
 
-def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    environment = options.get("env") or os.environ
-    forks = is_loaded([*command], environment) and options.keys() <= SIMPLE | MORE
-    short = len(json.dumps([*command, *environment.items()])) < ORDER_BYTES
-    process: subprocess.Popen[Any] = (Forked if forks and short else subprocess.Popen)(command, **options)
+def popen(command: Sequence[str], server: "Server | None" = None, **options: Any) -> subprocess.Popen[Any]:
+    environment, server = options.get("env") or os.environ, server or _server
+    forks = forked([*command], environment, server.environment) and options.keys() <= SIMPLE | MORE
+    if forks and len(json.dumps([*command, *environment.items()])) < ORDER_BYTES:
+        return Forked(command, server, **options)
+    process: subprocess.Popen[Any] = subprocess.Popen(command, **options)
     return process
 
 
@@ -62,11 +67,24 @@ def run(
         return subprocess.CompletedProcess(command, process.wait(), output, errors)
 
 
-def is_loaded(argv: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether a fork can be this program: loaded or code, and the interpreter's variables are the same."""
+def forked(
+    argv: Sequence[str], environment: Mapping[str, str], own: Mapping[str, str] | None = None
+) -> list[str]:
+    """What `be` makes of a fork of a process with environment `own`, in place of `argv`; empty where
+    it can't: this is nothing known, or the interpreter's variables are others."""
     known = argv[1:2] == ["-c"] or (argv[1:2] == ["-m"] and argv[2] in LOADED)
-    own, its = ({k: v for k, v in env.items() if k.startswith("PYTHON")} for env in (os.environ, environment))
-    return known and argv[0] == sys.executable and own == its
+    call = argv[1:] if known and argv[0] == sys.executable else []
+    call = ["-m", PROGRAMS[argv[0]], *argv[1:]] if argv[0] in PROGRAMS else call
+    ours, its = (
+        {name: value for name, value in variables.items() if name.startswith("PYTHON")}
+        for variables in (os.environ if own is None else own, environment)
+    )
+    return [*call] if ours == its else []
+
+
+def needs(call: Sequence[str]) -> Sequence[str]:
+    """Modules that a server has loaded before it forks for this."""
+    return LOADED.get(call[1], call[1:2] if call[1] in PROGRAMS.values() else CODE) if call else ()
 
 
 class Forked(subprocess.Popen[Any]):
@@ -74,20 +92,20 @@ class Forked(subprocess.Popen[Any]):
         _pass_fds, cwd, env, _info, _flags, _shell, *pipes = more
         stdin, _, _, stdout, _, stderr = pipes[:6]
         environment = dict(os.environ if env is None else env)
-        forks = is_loaded(args, environment)
-        loaded = LOADED.get(args[2], LOADED["nodegauge_probes"]) if forks else ()
+        arguments = [str(word) for word in args]
+        call = forked(arguments, environment, self._server.environment)
         order = {
-            "arguments": [str(word) for word in args],
+            "arguments": arguments,
             "environment": environment,
             "cwd": os.fspath(cwd or Path.cwd()),
             "session": self._wants_session,
-            "forks": forks,
+            "call": call,
         }
         descriptors = [number if pipe == -1 else pipe for number, pipe in enumerate((stdin, stdout, stderr))]
         self._status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
-                _server.order(order, [*descriptors, theirs.fileno()], loaded=loaded)
+                self._server.order(order, [*descriptors, theirs.fileno()], loaded=needs(call))
             answer = self._status.recv(PACKED)
         except BaseException:
             self._status.shutdown(socket.SHUT_WR)  # the server ends what it may have started, and hangs up
@@ -96,13 +114,14 @@ class Forked(subprocess.Popen[Any]):
             self._status.close()
             raise
         if not answer:
-            _server.forget()
+            self._server.forget()
             raise OSError("the fork server ended before it started this process")
         self.pid = int.from_bytes(answer, "little")
         self._child_created = True
         self._close_pipe_fds(*pipes[:6])  # type: ignore[attr-defined]
 
-    def __init__(self, args: Any, **options: Any) -> None:
+    def __init__(self, args: Any, server: "Server | None" = None, **options: Any) -> None:
+        self._server = server or _server
         self._wants_session = bool(options.pop("start_new_session", False))
         super().__init__(args, **options)
 
@@ -153,7 +172,7 @@ class Server:
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        code = f"import sys; sys.path.append({str(TESTS)!r})\nfrom testbed.forkserver import main\nmain()"
+        code = f"import sys; sys.path.insert(0, {str(TESTS)!r})\nfrom testbed.forkserver import main\nmain()"
         with theirs:
             # Its end is the end of this process, which closes `ours`: nobody waits for it.
             server = subprocess.Popen(
@@ -247,8 +266,8 @@ def _become(order: dict[str, Any], descriptors: list[int], parent: int) -> NoRet
             os.dup2(descriptor, number)
         os.closerange(3, 1024)
         os.chdir(order["cwd"])
-        if order["forks"]:
-            be(arguments[1:], environment)
+        if order["call"]:
+            be(order["call"], environment)
         for number in INHERITED_IGNORES:
             signal.signal(number, signal.SIG_DFL)
         os.execve(arguments[0], arguments, environment)

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -111,11 +110,11 @@ def _server() -> forkserver.Server:
 def _start_shim(channel: socket.socket) -> None:
     server = _server()
     order = {
-        "arguments": [sys.executable, "-m", SHIM],
+        "arguments": [],
         "environment": server.environment,
         "cwd": "/",
         "session": True,
-        "forks": True,
+        "call": ["-m", SHIM],
         "lasting": True,
     }
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -71,8 +71,8 @@ def become(argv: list[str], *, env: dict[str, str], cwd: str, output: int, shim:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.chdir(cwd)
-    if argv[1:2] == ["-m"] and forkserver.is_loaded(argv, env):
-        forkserver.be(argv[1:], env)
+    if argv[1:2] == ["-m"] and (call := forkserver.forked(argv, env)):
+        forkserver.be(call, env)
     os.execve(argv[0], argv, env)
 
 
