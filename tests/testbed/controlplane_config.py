@@ -76,7 +76,7 @@ class Layout:
         self._directory = directory
         self.pki = directory / "pki"
         self.ca_file = self.pki / "apiserver.crt"
-        """The API server's own certificate together with the authority that it made for itself."""
+        """The API server's own certificate together with its authority."""
         self.key_file = self.pki / "apiserver.key"
         """The API server's key; it also signs service account tokens (the flag's own default)."""
         self.etcd_data = directory / "etcd"
