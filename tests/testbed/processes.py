@@ -54,7 +54,7 @@ class Failed(TestbedError):
 def output_of(
     command: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None, advice: str = ""
 ) -> str:
-    run = partial(forkserver.run, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONGEST)
+    run = partial(subprocess.run, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONGEST)
     try:
         done = run(command, cwd=cwd, env=env)
     except (OSError, subprocess.SubprocessError) as error:

@@ -98,7 +98,7 @@ def decide(session: Session) -> None:
 
 def nodegauge(session: Session, *arguments: str) -> str:
     """What the command prints for people."""
-    command = [sys.executable, "-m", "nodegauge_cli", *arguments]
+    command = [sys.executable, "-P", "-m", "nodegauge_cli", *arguments]
     own = {"KUBECONFIG": str(session.testbed.control_plane.kubeconfig), "COLUMNS": "80"}
     return "\n" + indent(output_of(command, env=os.environ | own), "    ")
 
