@@ -15,7 +15,7 @@ T = TypeVar("T")
 DEADLINE_SECONDS = 300.0
 """Chosen by this project: only a failure waits so long, and a machine at load 8 does not."""
 POLL_SECONDS = 0.05
-LATE_SHARE, LATE_SECONDS = 0.05, 0.5
+LATE_SHARE, LATE_SECONDS = 0.05, 0.25
 """A look may be late by this share of the time waited already, and by so much at most: twenty looks
 a second at an API server take a fifth of a core, there and here."""
 WIDTH = 110
