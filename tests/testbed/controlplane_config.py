@@ -111,7 +111,7 @@ def etcd_flags(layout: Layout, *, port: int) -> list[str]:
 
 
 def apiserver_flags(layout: Layout, *, port: int, etcd_port: int, opt_in: OptIn) -> list[str]:
-    """Self-signed, RBAC, static tokens for our users, audit lines written before the next request is served.
+    """Our certificate, RBAC, static tokens for our users; audit lines are written before the next answer.
     `--endpoint-reconciler-type=none`: a loopback address is no valid endpoint of the `kubernetes` service."""
     apis = [f"--runtime-config={','.join(f'{api}=true' for api in opt_in.apis)}"] if opt_in.apis else []
     return [
