@@ -24,19 +24,18 @@ class Role:
     def __init__(self, testbed: Testbed, ansible: Ansible) -> None:
         self.plane, self.ansible, self.api = testbed.control_plane, ansible, testbed.control_plane.rest()
 
-    def change(self, *options: str, workers: int = 0, **variables: Any) -> tuple[bool, dict[str, Any]]:
-        """Whether a successful play with `VALUES` changed the release, and its task's result."""
+    def play(self, *plays: dict[str, Any], options: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+        """What the role's task returned in each of these plays, given as variables beside `VALUES`."""
         given = {
             "operator_helm": str(self.plane.binaries.helm),
             "operator_kubeconfig": str(self.plane.kubeconfig),
-            "operator_values": VALUES | {"operator": OPERATOR | ({"workers": workers} if workers else {})},
+            "operator_values": VALUES | {"operator": OPERATOR},
             "operator_timeout": 120,
         }
         play = {"hosts": "all", "gather_facts": False, "roles": ["nodegauge.gpu.operator"]}
-        played = self.ansible.play([play], {"cluster": given | variables}, *options)
+        played = self.ansible.play([play | {"vars": own} for own in plays], {"cluster": given}, *options)
         assert played.code == 0, played.output
-        result = played.task(TASK, "cluster").result
-        return result["changed"], result
+        return [task.result for task in played.tasks if task.name == TASK]
 
     def workers(self) -> str:
         """What the operator is told in the cluster."""
@@ -60,17 +59,21 @@ def role(control_plane: ControlPlane, tmp_path: Path, ansible: Ansible) -> Itera
 
 def test_a_release_is_installed_changed_left_alone_and_removed(role: Role) -> None:
     """A value that is taken back has its default again; check mode changes nothing."""
-    changed, result = role.change(workers=9)
-    assert (changed, result["release"]["status"], role.workers()) == (True, "deployed", "9")
-    assert role.change(workers=9)[0] is False, "the first install is complete, with the policy"
-    changed, result = role.change("--check", "--diff")
-    assert (changed, '"workers": 9' in result["diff"]["before"], role.workers()) == (True, True, "9")
-    assert role.change()[0]
-    assert role.workers() == "8"
+    nine = {"operator_values": VALUES | {"operator": OPERATOR | {"workers": 9}}}
+    absent = {"operator_state": "absent"}
+    first, again = role.play(nine, nine)
+    assert (first["changed"], first["release"]["status"]) == (True, "deployed")
+    assert again["changed"] is False, "the first install is complete, with the policy"
     wait_for(role.gpu_labels, what="labels on the GPU node")
-    assert role.change("--check", operator_state="absent")[0]
+    default, gone = role.play({}, absent, options=("--check", "--diff"))
+    assert default["changed"]
+    assert gone["changed"]
+    assert '"workers": 9' in default["diff"]["before"]
+    assert (role.workers(), bool(role.gpu_labels())) == ("9", True)
+    assert role.play({})[0]["changed"]
+    assert role.workers() == "8"
     assert role.gpu_labels()
-    assert role.change(operator_state="absent")[0]
+    first, again = role.play(absent, absent)
+    assert (first["changed"], again["changed"]) == (True, False)
     assert not role.gpu_labels()
     assert not role.api.get("/apis/nodegauge.dev/v1alpha1/nodereports")["items"]
-    assert role.change(operator_state="absent")[0] is False

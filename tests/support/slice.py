@@ -5,13 +5,14 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from support.cluster_under_test import OURS, ROOT, ClusterUnderTest
+from support.cluster_under_test import GROUP, OURS, ROOT, ClusterUnderTest
 from testbed.audit import AuditTrail
 from testbed.cluster import PodProcess, Testbed
 from testbed.rest import Object
 from testbed.wait import wait_for
 
 NAMESPACE = RELEASE = "nodegauge"
+POLICY = f"{GROUP}/gpuvalidationpolicies/default"
 GPU_NODES = {
     "gpu-h100": "h100-sxm-8",
     "gpu-dgx1": "dgx1-v100-8",
@@ -63,6 +64,10 @@ class Slice(ClusterUnderTest):
         where = ["--namespace", NAMESPACE, "--values", str(self.values)]
         command = ["upgrade", RELEASE, str(self.chart), *where, *changed]
         self.testbed.helm(*command, "--wait", "--timeout", "120s")
+
+    def read_by(self, mode: str) -> None:
+        """A mode of the health probe, without helm."""
+        self.api.patch(POLICY, {"spec": {"probes": {"health": {"mode": mode}}}})
 
     def uninstall(self) -> None:
         self.testbed.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "180s")

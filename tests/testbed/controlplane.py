@@ -192,6 +192,18 @@ class ControlPlane(Running):
                 )
             write_private(self.layout.tokens, lines.getvalue())
         write_private(self.layout.scheduler_config, config.scheduler_config(self.layout))
+        if not self.ca_file.exists():
+            self._make_certificate()
+
+    def _make_certificate(self) -> None:
+        """With a key on an elliptic curve: the API server's own would be two of RSA, half a second's work."""
+        import trustme  # a tenth of a second, which commands on a running control plane need not take
+
+        authority = trustme.CA()
+        own = authority.issue_cert(LOOPBACK)
+        chain = [*own.cert_chain_pems, authority.cert_pem]
+        write_private(self.layout.key_file, own.private_key_pem.bytes().decode())
+        write_private(self.ca_file, "".join(blob.bytes().decode() for blob in chain))
 
     def tokens(self) -> Mapping[str, str]:
         with self.layout.tokens.open(newline="", encoding="utf-8") as lines:
@@ -220,9 +232,7 @@ class ControlPlane(Running):
                 if name not in self._processes or not self._processes[name].running:
                     self._start(name, program, flags)
             try:
-                self._wait_until(
-                    lambda: self.ca_file.exists() and self._answers("/readyz"), what=f"{APISERVER}'s /readyz"
-                )
+                self._wait_until(lambda: self._answers("/readyz"), what=f"{APISERVER}'s /readyz")
             except ControlPlaneError as error:
                 if PORT_TAKEN not in str(error) or time.monotonic() > until:
                     raise

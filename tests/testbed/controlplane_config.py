@@ -76,7 +76,7 @@ class Layout:
         self._directory = directory
         self.pki = directory / "pki"
         self.ca_file = self.pki / "apiserver.crt"
-        """The API server's own certificate together with the authority that it made for itself."""
+        """The API server's own certificate together with its authority."""
         self.key_file = self.pki / "apiserver.key"
         """The API server's key; it also signs service account tokens (the flag's own default)."""
         self.etcd_data = directory / "etcd"
@@ -111,7 +111,7 @@ def etcd_flags(layout: Layout, *, port: int) -> list[str]:
 
 
 def apiserver_flags(layout: Layout, *, port: int, etcd_port: int, opt_in: OptIn) -> list[str]:
-    """Self-signed, RBAC, static tokens for our users, audit lines written before the next request is served.
+    """Our certificate, RBAC, static tokens for our users; audit lines are written before the next answer.
     `--endpoint-reconciler-type=none`: a loopback address is no valid endpoint of the `kubernetes` service."""
     apis = [f"--runtime-config={','.join(f'{api}=true' for api in opt_in.apis)}"] if opt_in.apis else []
     return [

@@ -52,6 +52,8 @@ class Karpenter(Running):
     def stop(self) -> None:
         if self._process is not None:
             self._process.stop(grace=30.0)
+        for node in self.rest.get("/api/v1/nodes")["items"]:  # which it would have ended
+            self.rest.patch(f"/api/v1/nodes/{node['metadata']['name']}", {"metadata": {"finalizers": None}})
 
     def add_pool(self, startup_taints: Sequence[dict[str, str]]) -> None:
         """A pool of any machine, of which an empty one goes after a second."""

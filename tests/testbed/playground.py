@@ -11,7 +11,6 @@ from pathlib import Path
 from testbed.cluster import Testbed
 from testbed.demo.fleet import BUSY_NODE, FLEET, STARVED_NODE, VALUES
 from testbed.hardware import Hardware
-from testbed.hardware.bmcs import bmcs
 from testbed.hardware.loads import following
 from testbed.hardware.starving import starving
 from testbed.marks import probe_of
@@ -75,6 +74,8 @@ def tell_of_bmcs(api: Rest, folder: Path) -> None:
 @contextmanager
 def furnished(testbed: Testbed, say: Say) -> Iterator[None]:
     """Everything stays as long as the block."""
+    from testbed.hardware.bmcs import bmcs  # no command but this one serves anything
+
     gpus = [name for name, spec in testbed.nodes.specs().items() if spec.profile]
     machines = {name: testbed.hardware(name) for name in gpus}
     api, folder = testbed.control_plane.rest(), testbed.directory / BMCS

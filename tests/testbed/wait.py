@@ -15,6 +15,9 @@ T = TypeVar("T")
 DEADLINE_SECONDS = 300.0
 """Chosen by this project: only a failure waits so long, and a machine at load 8 does not."""
 POLL_SECONDS = 0.05
+LATE_SHARE, LATE_SECONDS = 0.05, 0.25
+"""A look may be late by this share of the time waited already, and by so much at most: twenty looks
+a second at an API server take a fifth of a core, there and here."""
 WIDTH = 110
 SHOWN_CHARACTERS = 1000
 """Of one value that a condition saw."""
@@ -42,17 +45,19 @@ def wait_for(
     every: float = POLL_SECONDS,
     interrupted: threading.Event | None = None,
 ) -> T:
-    """Poll until `condition` is truthy and return it; TestbedError after `seconds` says what it returned."""
-    end = time.monotonic() + seconds
+    """Poll until `condition` is truthy and return it; TestbedError after `seconds` says what it returned.
+    `every`: seconds between two looks, at first."""
+    began = time.monotonic()
     while not (result := condition()):
         if interrupted is not None and interrupted.is_set():
             raise SystemExit(f"interrupted while waiting for {what}")
-        if time.monotonic() > end:
+        waited = time.monotonic() - began
+        if waited > seconds:
             result, seen = _last_look(condition)
             if result:
                 return result
             raise TestbedError(f"not within {seconds:g} s: {what}; seen last: {seen}")
-        time.sleep(every)
+        time.sleep(max(every, min(waited * LATE_SHARE, LATE_SECONDS)))
     return result
 
 

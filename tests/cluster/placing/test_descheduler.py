@@ -1,7 +1,6 @@
 """A real descheduler evicts for a taint of nodegauge what its own policy says, and nothing else."""
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,9 @@ RECIPE = (ROOT / "docs" / "autoscaling.md").read_text("utf-8").partition("### Th
 OWNER = "/api/v1/namespaces/default/configmaps/kube-root-ca.crt"
 
 
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """Its own: it would evict the pods of others."""
-    with ControlPlane(tmp_path_factory.mktemp("descheduler") / "plane") as plane:
-        yield plane
-
-
-def test_it_evicts_for_the_causes_of_its_policy_alone(plane: ControlPlane, tmp_path: Path) -> None:
+def test_it_evicts_for_the_causes_of_its_policy_alone(control_plane: ControlPlane, tmp_path: Path) -> None:
     """By the recipe of the docs; a pod that tolerates the taint stays, and one on a node of another cause."""
-    rest, causes = plane.rest(), {"bad": "corruption", "slow": "busbw", "good": ""}
+    rest, causes = control_plane.rest(), {"bad": "corruption", "slow": "busbw", "good": ""}
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "kube-root-ca.crt"}
     owned = {"ownerReferences": [owner | {"uid": rest.get(OWNER)["metadata"]["uid"]}]}  # else it evicts none
     GangNodes(rest, dict.fromkeys(causes, FULL))
@@ -44,8 +36,8 @@ def test_it_evicts_for_the_causes_of_its_policy_alone(plane: ControlPlane, tmp_p
         rest.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": [taint] if cause else []}})
     policy = tmp_path / "policy.yaml"
     policy.write_text(yaml.safe_dump(yaml.safe_load(RECIPE.partition("```yaml\n")[2].partition("```")[0])))
-    command = [*build(DESCHEDULER_TOOL), "--policy-config-file", policy, "--kubeconfig", plane.kubeconfig]
-    command += ["--descheduling-interval=0", "--secure-port=0", "-v=3"]
+    command = [*build(DESCHEDULER_TOOL), "-v=3", "--policy-config-file", policy]
+    command += ["--kubeconfig", control_plane.kubeconfig, "--descheduling-interval=0", "--secure-port=0"]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
 

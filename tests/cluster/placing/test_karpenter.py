@@ -2,6 +2,7 @@
 docs/autoscaling.md says of taint keys."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,10 +26,8 @@ JOB: dict[str, Any] = {
 
 
 @pytest.fixture
-def karpenter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Karpenter]:
-    """Its own control plane: the nodes go with it."""
-    folder = tmp_path_factory.mktemp("karpenter")
-    with ControlPlane(folder / "plane") as plane, Karpenter(plane, folder / "karpenter") as karpenter:
+def karpenter(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Karpenter]:
+    with Karpenter(control_plane, tmp_path / "karpenter") as karpenter:
         yield karpenter
 
 

@@ -27,22 +27,15 @@ TAINT = {"key": names.TAINT_UNHEALTHY, "value": "nvlink", "effect": "NoSchedule"
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """Its own: Kueue's CRDs and Kueue go with it."""
-    folder = tmp_path_factory.mktemp("kueue")
-    with ControlPlane(folder / "plane") as plane, Kueue(plane, folder / "kueue"):
-        yield plane
-
-
-@pytest.fixture(scope="module")
-def cluster(plane: ControlPlane) -> GangNodes:
+def cluster(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GangNodes]:
     """Three nodes of one class and three of another; the recipe is applied."""
-    rest = plane.rest()
+    rest = control_plane.rest()
     nodes = GangNodes(rest, {f"full-{i}": FULL for i in range(3)} | {f"ring-{i}": RING for i in range(3)})
-    for body in yaml.safe_load_all(BLOCKS[0]):
-        where = PATHS.get(body["kind"]) or "namespaces/default/localqueues"
-        rest.create(f"{API}/{where}", body)
-    return nodes
+    with Kueue(control_plane, tmp_path_factory.mktemp("kueue")):
+        for body in yaml.safe_load_all(BLOCKS[0]):
+            where = PATHS.get(body["kind"]) or "namespaces/default/localqueues"
+            rest.create(f"{API}/{where}", body)
+        yield nodes
 
 
 @pytest.fixture
@@ -140,9 +133,9 @@ def test_a_running_gang_is_undisturbed(nodes: GangNodes, what: str) -> None:
 
 
 def test_a_gang_that_is_admitted_and_not_bound_yet_is_evicted_whole(
-    nodes: GangNodes, plane: ControlPlane
+    nodes: GangNodes, control_plane: ControlPlane
 ) -> None:
-    with plane.frozen("kube-scheduler"):
+    with control_plane.frozen("kube-scheduler"):
         start(nodes, 3)
         chosen = wait_for(lambda: hosts(nodes), what="the gang is admitted")
         nodes.taint(chosen[0], TAINT)

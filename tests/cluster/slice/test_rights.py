@@ -96,13 +96,14 @@ def entries(cluster: Any) -> list[tuple[str, Entry]]:
 
 def test_no_account_may_do_what_it_never_does(cluster: Any) -> None:
     """No call is refused, and the uninstall leaves nothing, although a probe hangs."""
+    cluster.upgrade("operator.releaseGrace=0s")
     cluster.faulty("gpu-titan", "p2p-refused")
     cluster.healed("gpu-titan")
-    cluster.upgrade("policy.spec.probes.health.mode=Watch")
+    cluster.read_by("Watch")
     wait_for(cluster.watch_sets, what="a DaemonSet in mode Watch")
-    cluster.upgrade()
+    cluster.read_by("Periodic")
     wait_for(lambda: not cluster.watch_sets(), what="none in mode Periodic")
-    cluster.upgrade("policy.spec.probes.health.mode=Watch", "operator.releaseGrace=0s")
+    cluster.read_by("Watch")
     wait_for(cluster.watch_sets, what="a DaemonSet for the uninstall")
     path, label = "/api/v1/nodes/gpu-phb", "nvidia.com/gpu.present"
     cluster.api.patch(path, {"metadata": {"labels": {label: None}}})

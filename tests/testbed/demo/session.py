@@ -95,7 +95,7 @@ class Session(Progress):
         return asked
 
     def until(self, reached: Callable[[], bool], what: str) -> None:
-        wait_for(reached, seconds=DEADLINE_SECONDS, every=0.1, what=what)
+        wait_for(reached, seconds=DEADLINE_SECONDS, what=what)
 
     def log_tail(self) -> str:
         every = self.testbed.logs(NAMESPACE, "nodegauge-").splitlines()

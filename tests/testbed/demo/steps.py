@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import sys
 from pathlib import Path
 from textwrap import indent
@@ -121,11 +121,12 @@ def overview(session: Session) -> None:
 def graph(session: Session) -> None:
     """The cluster as an Ansible inventory: its group of broken nodes is that of the tainted ones."""
     session.say("the same cluster as an Ansible inventory (plugin nodegauge.gpu.nodereports):")
-    print(_ansible(session, "--graph"), flush=True)
-    group: Object = json.loads(_ansible(session, "--list")).get(REPAIR, {})
+    shown = _ansible_graph(session)
+    print(shown, flush=True)
+    group = set(re.findall(r"--([\w-]+)", shown.partition(f"@{REPAIR}:")[2].partition("@")[0]))
     tainted = {name for name in session.testbed.nodes.specs() if taints_of(session.node(name))}
-    if set(group.get("hosts", ())) != tainted:
-        raise TestbedError(f"group {REPAIR} is {group}, and tainted are {sorted(tainted)}")
+    if group != tainted:
+        raise TestbedError(f"group {REPAIR} is {sorted(group)}, and tainted are {sorted(tainted)}")
 
 
 def uninstall(session: Session) -> None:
@@ -175,16 +176,15 @@ def _left(session: Session) -> list[str]:
     return left
 
 
-def _ansible(session: Session, option: str) -> str:
+def _ansible_graph(session: Session) -> str:
     folder = session.directory / "ansible"
     collection = folder / "ansible_collections" / "nodegauge" / "gpu"
-    if not collection.exists():
-        collection.parent.mkdir(parents=True)
-        collection.symlink_to(CHECKOUT / "ansible")
-        kubeconfig = session.testbed.control_plane.kubeconfig
-        text = f"plugin: nodegauge.gpu.nodereports\nkubeconfig: {kubeconfig}\n"
-        (folder / "fleet.nodereports.yml").write_text(text, encoding="utf-8")
+    collection.parent.mkdir(parents=True)
+    collection.symlink_to(CHECKOUT / "ansible")
+    kubeconfig = session.testbed.control_plane.kubeconfig
+    text = f"plugin: nodegauge.gpu.nodereports\nkubeconfig: {kubeconfig}\n"
+    (folder / "fleet.nodereports.yml").write_text(text, encoding="utf-8")
     own = {"HOME": str(folder), "ANSIBLE_HOME": str(folder), "ANSIBLE_COLLECTIONS_PATH": str(folder)}
     own |= {"ANSIBLE_NOCOLOR": "1", "LC_ALL": "C.UTF-8"}
-    command = [str(ANSIBLE_INVENTORY), "-i", "fleet.nodereports.yml", option]
+    command = [str(ANSIBLE_INVENTORY), "-i", "fleet.nodereports.yml", "--graph"]
     return output_of(command, cwd=folder, env=os.environ | own)

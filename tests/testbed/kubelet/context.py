@@ -1,16 +1,19 @@
 """What a node lends to the pods that run on it, as plain data."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
+if TYPE_CHECKING:  # commands read this and need no client
+    import aiohttp
 
-from testbed.kubelet.api import Api
-from testbed.kubelet.devices import Devices
-from testbed.kubelet.images import Image
+    from testbed.kubelet.api import Api
+    from testbed.kubelet.devices import Devices
+    from testbed.kubelet.images import Image
 
 ADDRESS = "127.0.0.1"
 """Address of every node: they share the host's network."""
