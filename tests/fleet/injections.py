@@ -13,7 +13,7 @@ import yaml
 from msgspec.structs import replace
 
 from fleet.real import FAST, GOOD, INTERVAL, NODES, POLICY, RealFleet, until
-from nodegauge_contract import Problem, ProblemKind
+from nodegauge_contract import Problem, ProblemKind, Result
 from support.cluster_under_test import delete_crds, install_crds
 from testbed.errors import ApiError
 from testbed.kubelet.pod import is_terminal, path_of
@@ -55,6 +55,17 @@ def apiserver_killed(fleet: RealFleet) -> Iterator[None]:
     with fleet.plane.without_apiserver(grace=0):
         pass
     yield
+
+
+@contextlib.contextmanager
+def _finding(fleet: RealFleet, found: Result | None, *nodes: str) -> Iterator[None]:
+    """The machines of these nodes find this; with None their pods go on."""
+    others = fleet.machines.of
+    fleet.machines.of = others | dict.fromkeys(nodes, found)
+    try:
+        yield
+    finally:
+        fleet.machines.of = others
 
 
 @contextlib.contextmanager
@@ -245,19 +256,23 @@ def _pods(what: str, act: Callable[[RealFleet, dict[str, Any]], object]) -> Inje
         hit: set[str] = set()
 
         def hits() -> int:
-            open_pods = (pod for pod in fleet.rig.pods() if not is_terminal(pod))
-            pods = [pod for pod in open_pods if not pod["metadata"].get("deletionTimestamp")]
+            if not (pods := _running(fleet)):
+                fleet.ask()
             for pod in pods:
                 with contextlib.suppress(ApiError):  # it may be gone, or changed, since it was listed
                     act(fleet, pod)
                     hit.add(pod["metadata"]["uid"])
-            if not pods:
-                fleet.ask()
             return len(hit)
 
-        lasting(what, hits, times=PODS)
+        with _finding(fleet, None, *fleet.rig.nodes):
+            lasting(what, hits, times=PODS)
 
     return inject
+
+
+def _running(fleet: RealFleet) -> list[dict[str, Any]]:
+    pods = (pod for pod in fleet.rig.pods() if not is_terminal(pod))
+    return [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
 
 
 def _evict(fleet: RealFleet, pod: dict[str, Any]) -> None:
@@ -267,26 +282,29 @@ def _evict(fleet: RealFleet, pod: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def pods_stuck(fleet: RealFleet) -> Iterator[None]:
-    """A stranger's finalizer keeps every probe pod, until the operator has deleted some a second time."""
+    """A stranger's finalizer keeps a probe pod of every node, until the operator has deleted some twice."""
     yield
     kept: set[str] = set()
     before = Counter(_shown(fleet.calls.fired))
 
-    def twice() -> int:
-        for pod in fleet.rig.pods():
+    def keeps() -> bool:
+        for path in map(path_of, _running(fleet)):
             with contextlib.suppress(ApiError):
-                if not pod["metadata"].get("finalizers"):
-                    fleet.rig.api.patch(path_of(pod), {"metadata": {"finalizers": [FINALIZER]}})
-                    kept.add(path_of(pod))
+                fleet.rig.api.patch(path, {"metadata": {"finalizers": [FINALIZER]}})
+                kept.add(path)
+        return len(kept) >= NODES
+
+    def twice() -> int:
         calls = Counter(_shown(fleet.calls.fired)) - before
         return sum(calls[f"DELETE {path}"] > 1 for path in kept)
 
     try:
+        with _finding(fleet, None, *fleet.rig.nodes):
+            until(keeps, what="a pod of each node")
         lasting("a pod that is stuck is deleted again", twice, times=2)
     finally:
         for path in kept:
-            with contextlib.suppress(ApiError):
-                fleet.rig.api.patch(path, {"metadata": {"finalizers": None}})
+            fleet.rig.api.patch(path, {"metadata": {"finalizers": None}})
 
 
 @contextlib.contextmanager
@@ -344,6 +362,7 @@ def label_refused(fleet: RealFleet) -> Iterator[None]:
     try:
         with _refusing(fleet, path="/nodes/", what="no times in labels"):
             yield
+            fleet.read_anew()
         tainted = fleet.expected[fleet.state]["tainted"]
         until(lambda: fleet.summary()["tainted"] == tainted, what=f"{tainted} nodes tainted")
         until(lambda: fleet.shows("Ready") == "LabelRefused", what="the condition Ready")
@@ -356,18 +375,15 @@ def label_refused(fleet: RealFleet) -> Iterator[None]:
 def driver_hangs(fleet: RealFleet) -> Iterator[None]:
     """A call of one node's driver does not return: its report says so, whatever it said before."""
     yield
-    node, others = fleet.rig.nodes[-1], fleet.machines.of
-    fleet.machines.of = {**others, node: HANGING}
-    fleet.ask()
+    node = fleet.rig.nodes[-1]
 
     def says_so() -> bool:
         status = fleet.reports().get(node, {}).get("status", {})
         return status.get("verdict") == "unknown" and HANGS in status.get("summary", "")
 
-    try:
+    with _finding(fleet, HANGING, node):
+        fleet.ask()
         until(says_so, what=f"the report of {node} to name {HANGS}")
-    finally:
-        fleet.machines.of = others
 
 
 @contextlib.contextmanager
