@@ -142,6 +142,8 @@ def _acting(
     fleet.proxy.on(times=None, when=when, do=do)
     try:
         yield
+        if len(hits) < times:
+            fleet.ask()
         lasting("a call that is hit", lambda: len(hits), times=times)
     finally:
         over.set()
@@ -230,6 +232,7 @@ def node_cordoned(fleet: RealFleet) -> Iterator[None]:
 @contextlib.contextmanager
 def namespace_deleted(fleet: RealFleet) -> Iterator[None]:
     yield
+    fleet.after_calls(MOMENT)
     path = f"/api/v1/namespaces/{fleet.rig.namespace}"
     fleet.rig.api.delete(path)
     until(lambda: not fleet.rig.api.find(path), what="the namespace gone")
@@ -287,6 +290,8 @@ def pods_stuck(fleet: RealFleet) -> Iterator[None]:
     kept: set[str] = set()
     before = Counter(_shown(fleet.calls.fired))
 
+    fleet.ask()
+
     def keeps() -> bool:
         for path in map(path_of, _running(fleet)):
             with contextlib.suppress(ApiError):
@@ -318,6 +323,7 @@ def _refusing(fleet: RealFleet, *, path: str, what: str) -> Iterator[None]:
 
     rule = fleet.proxy.on(times=None, path=path, when=When.AFTER, do=note)
     yield
+    fleet.ask()
     lasting(f"a call refused with {what!r}", lambda: len(refused), times=6)
     rule.times = 0
 
@@ -332,7 +338,7 @@ def quota_zero(fleet: RealFleet) -> Iterator[None]:
     path = f"/api/v1/namespaces/{fleet.rig.namespace}/resourcequotas"
     fleet.rig.api.create(path, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
     try:
-        with _refusing(fleet, path="/pods$", what="exceeded quota"):
+        with _often(fleet), _refusing(fleet, path="/pods$", what="exceeded quota"):
             yield
     finally:
         fleet.rig.api.delete(f"{path}/none")
@@ -352,6 +358,21 @@ def webhook_hangs(fleet: RealFleet) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _often(fleet: RealFleet, *, mode: str = "Periodic") -> Iterator[None]:
+    """Nodes are read every 10 s, and `validated-at` is written anew when it is 15 s old."""
+
+    def set_health(mode: str, *, interval: str) -> None:
+        health = {"mode": mode, "interval": interval}
+        fleet.rig.api.patch(POLICY, {"spec": {"probes": {"health": health}}})
+
+    set_health(mode, interval="10s")
+    try:
+        yield
+    finally:
+        set_health("Periodic", interval=INTERVAL)
+
+
+@contextlib.contextmanager
 def label_refused(fleet: RealFleet) -> Iterator[None]:
     """A rule of the cluster refuses one label: taints come and go, and the policy says which label."""
     binding = {"policyName": "no-times", "validationActions": ["Deny"]}
@@ -360,9 +381,8 @@ def label_refused(fleet: RealFleet) -> Iterator[None]:
     )
     fleet.rig.api.create(f"{ADMISSION}policybindings", {"metadata": {"name": "no-times"}, "spec": binding})
     try:
-        with _refusing(fleet, path="/nodes/", what="no times in labels"):
+        with _often(fleet), _refusing(fleet, path="/nodes/", what="no times in labels"):
             yield
-            fleet.read_anew()
         tainted = fleet.expected[fleet.state]["tainted"]
         until(lambda: fleet.summary()["tainted"] == tainted, what=f"{tainted} nodes tainted")
         until(lambda: fleet.shows("Ready") == "LabelRefused", what="the condition Ready")
@@ -395,12 +415,7 @@ def watchers_gone(fleet: RealFleet) -> Iterator[None]:
         items: list[dict[str, Any]] = fleet.rig.api.get(sets)["items"]
         return items
 
-    def mode(name: str, *, interval: str) -> None:
-        health = {"mode": name, "interval": interval}
-        fleet.rig.api.patch(POLICY, {"spec": {"probes": {"health": health}}})
-
-    mode("Watch", interval="10s")
-    try:
+    with _often(fleet, mode="Watch"):
         yield
         until(lambda: bool(made()), what="a DaemonSet")
         [first] = made()
@@ -413,9 +428,7 @@ def watchers_gone(fleet: RealFleet) -> Iterator[None]:
         until(lambda: fleet.shows("WatchersReady") == "ContainersMissing", what="the condition WatchersReady")
         before = fleet.runs()
         until(lambda: not fleet.unread(before), what="runs of health pods")
-    finally:
-        mode("Periodic", interval=INTERVAL)
-        until(lambda: not made(), what="no DaemonSet")
+    until(lambda: not made(), what="no DaemonSet")
 
 
 INJECTIONS: dict[str, Injection] = {
