@@ -2,7 +2,6 @@
 
 import contextlib
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -74,11 +73,10 @@ def etcd_frozen(fleet: RealFleet) -> Iterator[None]:
     yield
     fleet.after_calls(MOMENT)
     with fleet.plane.frozen("etcd"):
-        begun, answered = len(fleet.calls.fired), Counter(_shown(fleet.answers.fired))
+        begun, answered = len(fleet.calls.fired), len(fleet.answers.fired)
 
         def hung() -> int:
-            asked = Counter(_shown(fleet.calls.fired[begun:]))
-            waiting = asked - (Counter(_shown(fleet.answers.fired)) - answered)
+            waiting = _shown(fleet.calls.fired[begun:]) - _shown(fleet.answers.fired[answered:])
             return sum(times > 1 for times in waiting.values())
 
         lasting("a call that etcd does not answer", hung, times=HUNG)
@@ -92,8 +90,8 @@ def etcd_restored(fleet: RealFleet) -> Iterator[None]:
         fleet.settle()
 
 
-def _shown(calls: list[RequestInfo]) -> list[str]:
-    return [f"{call.method} {call.path}" for call in list(calls)]
+def _shown(calls: list[RequestInfo]) -> Counter[str]:
+    return Counter(f"{call.method} {call.path}" for call in calls)
 
 
 def _watches(mode: Watches) -> Injection:
@@ -131,22 +129,22 @@ def _acting(
     times: int = CALLS,
 ) -> Iterator[None]:
     """So large a share of the calls, or of their answers, is acted on, until enough have been."""
-    over, hits = threading.Event(), []
+    hits = []
 
     def do(info: RequestInfo, answer: ResponseInfo | None) -> Refuse | None:
-        if over.is_set() or info.method not in methods or fleet.random.random() >= share:
+        if info.method not in methods or fleet.random.random() >= share:
             return None
         hits.append(info)
         return act(info, answer)
 
-    fleet.proxy.on(times=None, when=when, do=do)
+    rule = fleet.proxy.on(times=None, when=when, do=do)
     try:
         yield
         if len(hits) < times:
             fleet.ask()
         lasting("a call that is hit", lambda: len(hits), times=times)
     finally:
-        over.set()
+        rule.times = 0
 
 
 def _storm(status: int, reason: str, *, headers: dict[str, str] | None = None, **which: Any) -> Injection:
@@ -288,8 +286,7 @@ def pods_stuck(fleet: RealFleet) -> Iterator[None]:
     """A stranger's finalizer keeps a probe pod of every node, until the operator has deleted some twice."""
     yield
     kept: set[str] = set()
-    before = Counter(_shown(fleet.calls.fired))
-
+    begun = len(fleet.calls.fired)
     fleet.ask()
 
     def keeps() -> bool:
@@ -300,7 +297,7 @@ def pods_stuck(fleet: RealFleet) -> Iterator[None]:
         return len(kept) >= NODES
 
     def twice() -> int:
-        calls = Counter(_shown(fleet.calls.fired)) - before
+        calls = _shown(fleet.calls.fired[begun:])
         return sum(calls[f"DELETE {path}"] > 1 for path in kept)
 
     try:
