@@ -18,7 +18,8 @@ from types import FrameType
 
 PLACING = ("tests/cluster/placing/test_pod_groups.py", "tests/cluster/placing/test_kueue.py")
 OLDER = ("tests/cluster/test_crds.py", "tests/cluster/admission", "tests/cluster/slice", *PLACING)
-"""Tests of what differs between releases of Kubernetes, which run on the older one, too."""
+"""Tests of what differs between releases of Kubernetes, which run on the older one, too, by
+two workers, for each starts a control plane."""
 LANES: Sequence[Mapping[str, Sequence[str]]] = (
     {"browser": [sys.executable, ".ci/browser.py"], "test": ["make", "test"]},
     {
@@ -28,7 +29,7 @@ LANES: Sequence[Mapping[str, Sequence[str]]] = (
     },
     {
         "e2e": ["make", "e2e"],  # skips itself without root or Linux
-        "older": ["env", "NODEGAUGE_KUBERNETES=1.36", "make", "test", f"ARGS={' '.join(OLDER)}"],
+        "older": ["env", "NODEGAUGE_KUBERNETES=1.36", "make", "test", f"ARGS=-n 2 {' '.join(OLDER)}"],
     },
 )
 """Lanes of steps that follow each other.  The tests compute, the others mostly wait; whoever first needs the

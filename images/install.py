@@ -47,8 +47,8 @@ sys.exit(main(prog_name="nodegauge"))
 def pip(python: Path, *arguments: str | Path, folder: Path) -> None:
     """Run this environment's pip with `python` in `folder`, which contains constraints.txt.
 
-    A variable passes the pins to isolated builds; an old pip ignores it.  Its path is relative, because pip
-    splits it at spaces.
+    Variables pass the pins, and that nothing is compiled, to isolated builds; an old pip ignores the pins.
+    Their path is relative, because pip splits it at spaces.
     """
     try:
         import pip as installed
@@ -58,7 +58,7 @@ def pip(python: Path, *arguments: str | Path, folder: Path) -> None:
         ) from None
     runner = Path(str(installed.__file__)).with_name("__pip-runner__.py")
     quiet = ["--disable-pip-version-check", "--no-input", "--quiet"]
-    env = environment() | {"PIP_BUILD_CONSTRAINT": CONSTRAINTS, "PIP_USER": "0"}
+    env = environment() | {"PIP_BUILD_CONSTRAINT": CONSTRAINTS, "PIP_USER": "0", "PIP_COMPILE": "0"}
     run([python, runner, *arguments, *quiet], env=env, folder=folder, way_out=NO_PACKAGES)
 
 
@@ -133,7 +133,7 @@ def install(image: Image, *, root: Path, python: Path, built: Path) -> None:
     work = built.parents[1]
     fixed = ["--only-binary", ":all:", "--constraint", CONSTRAINTS]
     wanted = f"./{built.relative_to(work)}[{image.extra}]"
-    pip(python, "install", "--no-compile", "--target", lib, *fixed, wanted, folder=work)
+    pip(python, "install", "--target", lib, *fixed, wanted, folder=work)
     shutil.rmtree(lib / "bin", ignore_errors=True)
     trim(lib, image=image, used=loaded(python, lib=lib, packages=image.packages))
     compile_all(python, lib, root=root)

@@ -213,14 +213,17 @@ class Node:
         v1 = {} if Path("/sys/fs/cgroup/cgroup.controllers").exists() else {"failCgroupV1": False}
         (folder / "kubelet.json").write_text(json.dumps(KUBELET | v1))
         settings = folder / "nvidia.json"
-        self._runtime_settings = driver_settings(hardware, runc=self._runtime.runc)
+        self._runtime_settings = driver_settings(hardware)
         settings.write_text(json.dumps(self._runtime_settings))
         shutil.copy(HERE / "runtime.py", folder / "runtime.py")
-        _script(folder / "runc", [str(self._runtime.runc)])
-        _script(folder / "nvidia", [sys.executable, "-I", "-S", str(folder / "runtime.py"), str(settings)])
+        hook = shlex.join([sys.executable, "-I", "-S", str(folder / "runtime.py"), str(settings)])
+        _script(folder / "runc", self._runtime.runc)
+        # Most calls of containerd's create nothing.
+        first = f'case " $* " in *" create "*) {hook} "$@";; esac'
+        _script(folder / "nvidia", self._runtime.runc, first=first)
 
 
-def driver_settings(hardware: Hardware, *, runc: Path) -> dict[str, Any]:
+def driver_settings(hardware: Hardware) -> dict[str, Any]:
     """What `runtime.py` adds: the machine's folder and the driver's, and variables that name them inside."""
     outside, machine = hardware.env(), str(hardware.directory)
     mounts = {f"{DRIVER_INSIDE}/machine": machine}
@@ -228,7 +231,7 @@ def driver_settings(hardware: Hardware, *, runc: Path) -> dict[str, Any]:
     if library := outside.get("LD_LIBRARY_PATH"):
         mounts[f"{DRIVER_INSIDE}/lib64"] = library
         env["LD_LIBRARY_PATH"] = f"{DRIVER_INSIDE}/lib64"
-    return {"runc": str(runc), "mounts": mounts, "env": env, "driver": outside["NODEGAUGE_SIM_HARDWARE"]}
+    return {"mounts": mounts, "env": env, "driver": outside["NODEGAUGE_SIM_HARDWARE"]}
 
 
 def _extra_flags() -> list[str]:
@@ -237,6 +240,6 @@ def _extra_flags() -> list[str]:
     return [word for value in values[-1:] for whole in shlex.split(value) for word in whole.split()]
 
 
-def _script(path: Path, command: Sequence[str]) -> None:
-    path.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+def _script(path: Path, program: Path, *, first: str = "") -> None:
+    path.write_text(f'#!/bin/sh -e\n{first}\nexec {shlex.quote(str(program))} "$@"\n')
     os.chmod(path, 0o755)  # noqa: PTH101

@@ -1,10 +1,9 @@
-"""What NVIDIA's container runtime does, for the simulated driver: `runtime.py SETTINGS RUNC-ARGUMENT...`
-becomes runc.  On `create` it adds library, machine and variables to config.json where NVIDIA_VISIBLE_DEVICES
-names devices or is missing (a device plugin would set it), and refuses while the `driver` file is away.
-Standard library only."""
+"""What NVIDIA's container runtime does before `runc create`, for the simulated driver: `runtime.py SETTINGS
+RUNC-ARGUMENT...` adds library, machine and variables to config.json where NVIDIA_VISIBLE_DEVICES names
+devices or is missing (a device plugin would set it), and refuses while the `driver` file is away.  Standard
+library only."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,12 @@ SANDBOX = "io.kubernetes.cri.container-type"
 
 def main(settings_file: str, arguments: list[str]) -> None:
     settings: dict[str, Any] = json.loads(Path(settings_file).read_text())
-    if "create" in arguments:
-        config = Path(_bundle(arguments)) / "config.json"
-        spec = json.loads(config.read_text())
-        if wanted(spec):
-            if not Path(settings["driver"]).exists():
-                sys.exit("nvidia-container-cli: initialization error: nvml error: driver not loaded")
-            config.write_text(json.dumps(added(spec, settings)))
-    os.execv(settings["runc"], [settings["runc"], *arguments])
+    config = Path(_bundle(arguments)) / "config.json"
+    spec = json.loads(config.read_text())
+    if wanted(spec):
+        if not Path(settings["driver"]).exists():
+            sys.exit("nvidia-container-cli: initialization error: nvml error: driver not loaded")
+        config.write_text(json.dumps(added(spec, settings)))
 
 
 def wanted(spec: dict[str, Any]) -> bool:

@@ -2,7 +2,6 @@
 
 import contextlib
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ import yaml
 from msgspec.structs import replace
 
 from fleet.real import FAST, GOOD, INTERVAL, NODES, POLICY, RealFleet, until
-from nodegauge_contract import Problem, ProblemKind
+from nodegauge_contract import Problem, ProblemKind, Result
 from support.cluster_under_test import delete_crds, install_crds
 from testbed.errors import ApiError
 from testbed.kubelet.pod import is_terminal, path_of
@@ -58,16 +57,26 @@ def apiserver_killed(fleet: RealFleet) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _finding(fleet: RealFleet, found: Result | None, *nodes: str) -> Iterator[None]:
+    """The machines of these nodes find this; with None their pods go on."""
+    others = fleet.machines.of
+    fleet.machines.of = others | dict.fromkeys(nodes, found)
+    try:
+        yield
+    finally:
+        fleet.machines.of = others
+
+
+@contextlib.contextmanager
 def etcd_frozen(fleet: RealFleet) -> Iterator[None]:
     """etcd answers nobody, until the operator has given up calls and asked again."""
     yield
     fleet.after_calls(MOMENT)
     with fleet.plane.frozen("etcd"):
-        begun, answered = len(fleet.calls.fired), Counter(_shown(fleet.answers.fired))
+        begun, answered = len(fleet.calls.fired), len(fleet.answers.fired)
 
         def hung() -> int:
-            asked = Counter(_shown(fleet.calls.fired[begun:]))
-            waiting = asked - (Counter(_shown(fleet.answers.fired)) - answered)
+            waiting = _shown(fleet.calls.fired[begun:]) - _shown(fleet.answers.fired[answered:])
             return sum(times > 1 for times in waiting.values())
 
         lasting("a call that etcd does not answer", hung, times=HUNG)
@@ -81,8 +90,8 @@ def etcd_restored(fleet: RealFleet) -> Iterator[None]:
         fleet.settle()
 
 
-def _shown(calls: list[RequestInfo]) -> list[str]:
-    return [f"{call.method} {call.path}" for call in list(calls)]
+def _shown(calls: list[RequestInfo]) -> Counter[str]:
+    return Counter(f"{call.method} {call.path}" for call in calls)
 
 
 def _watches(mode: Watches) -> Injection:
@@ -120,20 +129,22 @@ def _acting(
     times: int = CALLS,
 ) -> Iterator[None]:
     """So large a share of the calls, or of their answers, is acted on, until enough have been."""
-    over, hits = threading.Event(), []
+    hits = []
 
     def do(info: RequestInfo, answer: ResponseInfo | None) -> Refuse | None:
-        if over.is_set() or info.method not in methods or fleet.random.random() >= share:
+        if info.method not in methods or fleet.random.random() >= share:
             return None
         hits.append(info)
         return act(info, answer)
 
-    fleet.proxy.on(times=None, when=when, do=do)
+    rule = fleet.proxy.on(times=None, when=when, do=do)
     try:
         yield
+        if len(hits) < times:
+            fleet.ask()
         lasting("a call that is hit", lambda: len(hits), times=times)
     finally:
-        over.set()
+        rule.times = 0
 
 
 def _storm(status: int, reason: str, *, headers: dict[str, str] | None = None, **which: Any) -> Injection:
@@ -219,6 +230,7 @@ def node_cordoned(fleet: RealFleet) -> Iterator[None]:
 @contextlib.contextmanager
 def namespace_deleted(fleet: RealFleet) -> Iterator[None]:
     yield
+    fleet.after_calls(MOMENT)
     path = f"/api/v1/namespaces/{fleet.rig.namespace}"
     fleet.rig.api.delete(path)
     until(lambda: not fleet.rig.api.find(path), what="the namespace gone")
@@ -245,19 +257,23 @@ def _pods(what: str, act: Callable[[RealFleet, dict[str, Any]], object]) -> Inje
         hit: set[str] = set()
 
         def hits() -> int:
-            open_pods = (pod for pod in fleet.rig.pods() if not is_terminal(pod))
-            pods = [pod for pod in open_pods if not pod["metadata"].get("deletionTimestamp")]
+            if not (pods := _running(fleet)):
+                fleet.ask()
             for pod in pods:
                 with contextlib.suppress(ApiError):  # it may be gone, or changed, since it was listed
                     act(fleet, pod)
                     hit.add(pod["metadata"]["uid"])
-            if not pods:
-                fleet.ask()
             return len(hit)
 
-        lasting(what, hits, times=PODS)
+        with _finding(fleet, None, *fleet.rig.nodes):
+            lasting(what, hits, times=PODS)
 
     return inject
+
+
+def _running(fleet: RealFleet) -> list[dict[str, Any]]:
+    pods = (pod for pod in fleet.rig.pods() if not is_terminal(pod))
+    return [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
 
 
 def _evict(fleet: RealFleet, pod: dict[str, Any]) -> None:
@@ -267,26 +283,30 @@ def _evict(fleet: RealFleet, pod: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def pods_stuck(fleet: RealFleet) -> Iterator[None]:
-    """A stranger's finalizer keeps every probe pod, until the operator has deleted some a second time."""
+    """A stranger's finalizer keeps a probe pod of every node, until the operator has deleted some twice."""
     yield
     kept: set[str] = set()
-    before = Counter(_shown(fleet.calls.fired))
+    begun = len(fleet.calls.fired)
+    fleet.ask()
+
+    def keeps() -> bool:
+        for path in map(path_of, _running(fleet)):
+            with contextlib.suppress(ApiError):
+                fleet.rig.api.patch(path, {"metadata": {"finalizers": [FINALIZER]}})
+                kept.add(path)
+        return len(kept) >= NODES
 
     def twice() -> int:
-        for pod in fleet.rig.pods():
-            with contextlib.suppress(ApiError):
-                if not pod["metadata"].get("finalizers"):
-                    fleet.rig.api.patch(path_of(pod), {"metadata": {"finalizers": [FINALIZER]}})
-                    kept.add(path_of(pod))
-        calls = Counter(_shown(fleet.calls.fired)) - before
+        calls = _shown(fleet.calls.fired[begun:])
         return sum(calls[f"DELETE {path}"] > 1 for path in kept)
 
     try:
+        with _finding(fleet, None, *fleet.rig.nodes):
+            until(keeps, what="a pod of each node")
         lasting("a pod that is stuck is deleted again", twice, times=2)
     finally:
         for path in kept:
-            with contextlib.suppress(ApiError):
-                fleet.rig.api.patch(path, {"metadata": {"finalizers": None}})
+            fleet.rig.api.patch(path, {"metadata": {"finalizers": None}})
 
 
 @contextlib.contextmanager
@@ -300,6 +320,7 @@ def _refusing(fleet: RealFleet, *, path: str, what: str) -> Iterator[None]:
 
     rule = fleet.proxy.on(times=None, path=path, when=When.AFTER, do=note)
     yield
+    fleet.ask()
     lasting(f"a call refused with {what!r}", lambda: len(refused), times=6)
     rule.times = 0
 
@@ -314,7 +335,7 @@ def quota_zero(fleet: RealFleet) -> Iterator[None]:
     path = f"/api/v1/namespaces/{fleet.rig.namespace}/resourcequotas"
     fleet.rig.api.create(path, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
     try:
-        with _refusing(fleet, path="/pods$", what="exceeded quota"):
+        with _often(fleet), _refusing(fleet, path="/pods$", what="exceeded quota"):
             yield
     finally:
         fleet.rig.api.delete(f"{path}/none")
@@ -334,6 +355,21 @@ def webhook_hangs(fleet: RealFleet) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _often(fleet: RealFleet, *, mode: str = "Periodic") -> Iterator[None]:
+    """Nodes are read every 10 s, and `validated-at` is written anew when it is 15 s old."""
+
+    def set_health(mode: str, *, interval: str) -> None:
+        health = {"mode": mode, "interval": interval}
+        fleet.rig.api.patch(POLICY, {"spec": {"probes": {"health": health}}})
+
+    set_health(mode, interval="10s")
+    try:
+        yield
+    finally:
+        set_health("Periodic", interval=INTERVAL)
+
+
+@contextlib.contextmanager
 def label_refused(fleet: RealFleet) -> Iterator[None]:
     """A rule of the cluster refuses one label: taints come and go, and the policy says which label."""
     binding = {"policyName": "no-times", "validationActions": ["Deny"]}
@@ -342,7 +378,7 @@ def label_refused(fleet: RealFleet) -> Iterator[None]:
     )
     fleet.rig.api.create(f"{ADMISSION}policybindings", {"metadata": {"name": "no-times"}, "spec": binding})
     try:
-        with _refusing(fleet, path="/nodes/", what="no times in labels"):
+        with _often(fleet), _refusing(fleet, path="/nodes/", what="no times in labels"):
             yield
         tainted = fleet.expected[fleet.state]["tainted"]
         until(lambda: fleet.summary()["tainted"] == tainted, what=f"{tainted} nodes tainted")
@@ -356,18 +392,15 @@ def label_refused(fleet: RealFleet) -> Iterator[None]:
 def driver_hangs(fleet: RealFleet) -> Iterator[None]:
     """A call of one node's driver does not return: its report says so, whatever it said before."""
     yield
-    node, others = fleet.rig.nodes[-1], fleet.machines.of
-    fleet.machines.of = {**others, node: HANGING}
-    fleet.ask()
+    node = fleet.rig.nodes[-1]
 
     def says_so() -> bool:
         status = fleet.reports().get(node, {}).get("status", {})
         return status.get("verdict") == "unknown" and HANGS in status.get("summary", "")
 
-    try:
+    with _finding(fleet, HANGING, node):
+        fleet.ask()
         until(says_so, what=f"the report of {node} to name {HANGS}")
-    finally:
-        fleet.machines.of = others
 
 
 @contextlib.contextmanager
@@ -379,12 +412,7 @@ def watchers_gone(fleet: RealFleet) -> Iterator[None]:
         items: list[dict[str, Any]] = fleet.rig.api.get(sets)["items"]
         return items
 
-    def mode(name: str, *, interval: str) -> None:
-        health = {"mode": name, "interval": interval}
-        fleet.rig.api.patch(POLICY, {"spec": {"probes": {"health": health}}})
-
-    mode("Watch", interval="10s")
-    try:
+    with _often(fleet, mode="Watch"):
         yield
         until(lambda: bool(made()), what="a DaemonSet")
         [first] = made()
@@ -397,9 +425,7 @@ def watchers_gone(fleet: RealFleet) -> Iterator[None]:
         until(lambda: fleet.shows("WatchersReady") == "ContainersMissing", what="the condition WatchersReady")
         before = fleet.runs()
         until(lambda: not fleet.unread(before), what="runs of health pods")
-    finally:
-        mode("Periodic", interval=INTERVAL)
-        until(lambda: not made(), what="no DaemonSet")
+    until(lambda: not made(), what="no DaemonSet")
 
 
 INJECTIONS: dict[str, Injection] = {

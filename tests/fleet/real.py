@@ -1,5 +1,5 @@
-"""The fleet on a real control plane behind a proxy.  Faults happen while all nodes are read anew and three
-machines change; the end must be that of the same change on a calm day."""
+"""The fleet on a real control plane behind a proxy.  Three machines change, and all nodes are read anew
+during each fault and after it; the end must be that of the same change on a calm day."""
 
 import contextlib
 import random
@@ -71,10 +71,9 @@ class RealFleet:
     expected: dict[str, Object] = field(default_factory=dict)
 
     def change(self, state: str) -> None:
-        """The machines break, or are repaired; and every node is to be read anew."""
+        """The machines break, or are repaired."""
         self.state = state
         self.machines.of = dict.fromkeys(self.rig.nodes[:BAD_NODES], BAD) if state == "bad" else {}
-        self.ask()
 
     def ask(self) -> None:
         for name in self.rig.nodes:
@@ -123,26 +122,13 @@ class RealFleet:
 
     def wrong(self) -> str:
         expected, now = self.expected[self.state], self.summary()
-        differing = [
+        return "; ".join(
             f"{key}: {now[key]}, expected {expected[key]}" for key in now if now[key] != expected[key]
-        ]
-        return "; ".join(differing) or self.foreign()
+        )
 
     def shows(self, condition: str) -> str:
         conditions = self.rig.api.get(POLICY)["status"]["conditions"]
         return next((str(c["reason"]) for c in conditions if c["type"] == condition), "")
-
-    def foreign(self) -> str:
-        for name, node in self.nodes().items():
-            metadata = node["metadata"]
-            kept = (metadata.get("labels", {}), metadata.get("annotations", {}))
-            for marks, there in zip((FOREIGN_LABEL, FOREIGN_ANNOTATION), kept, strict=True):
-                if not marks.items() <= there.items():
-                    return f"{name} lost a stranger's label or annotation: {there}"
-            taints = node["spec"].get("taints", [])
-            if not any(FOREIGN_TAINT.items() <= taint.items() for taint in taints):
-                return f"{name} lost a stranger's taint: {taints}"
-        return ""
 
     # -- nodes -----------------------------------------------------------------------------------------------
 
@@ -191,18 +177,17 @@ class RealFleet:
         until(lambda: not wrong(), what="the end of a calm run")
 
     def learn(self, state: str) -> None:
-        wanted = 0 if state == "good" else BUDGET
+        wanted = {"pods": 0, "tainted": 0 if state == "good" else BUDGET}
         self.change(state)
         self.read_anew()
 
         def calm() -> Object:
             now = self.summary()
-            known = all(node["known"] for key, node in now.items() if key.startswith("node"))
-            return (
-                now if known and (now["pods"], now["tainted"]) == (0, wanted) and not self.foreign() else {}
-            )
+            nodes = [node for key, node in now.items() if key.startswith("node")]
+            well = all(node["known"] and node["of others"] for node in nodes)
+            return now if well and wanted.items() <= now.items() else {}
 
-        self.expected[state] = until(calm, what=f"{wanted} nodes tainted and no pod left")
+        self.expected[state] = until(calm, what=f"a calm fleet with {wanted}")
 
 
 def _seen(node: Object, report: Object) -> Object:
@@ -212,7 +197,17 @@ def _seen(node: Object, report: Object) -> Object:
     verdict = report.get("status", {}).get("rawVerdict", "")
     condition = condition_of(node)
     known = condition.get("status") != "Unknown" or condition["reason"] == Reason.HELD_BACK
-    return {"labels": labels, "verdict": verdict, "known": known}
+    return {"labels": labels, "verdict": verdict, "known": known, "of others": _keeps_foreign(node)}
+
+
+def _keeps_foreign(node: Object) -> bool:
+    """Whether it has the label, annotation and taint of strangers."""
+    metadata, taints = node["metadata"], node["spec"].get("taints", [])
+    return (
+        FOREIGN_LABEL.items() <= metadata.get("labels", {}).items()
+        and FOREIGN_ANNOTATION.items() <= metadata.get("annotations", {}).items()
+        and any(FOREIGN_TAINT.items() <= taint.items() for taint in taints)
+    )
 
 
 @contextlib.contextmanager

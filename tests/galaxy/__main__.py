@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import hashlib
 import os
 import shutil
 import sys
@@ -71,7 +72,7 @@ class Run:
                 if self.with_wanted(wanted, core, cores):
                     begin(list(cores)[-1])
             self.check("changelog (antsibull-changelog lint)", lambda: changelog(core))
-            self.check("ansible-lint, profile production", lambda: lint(core))
+            self.check("ansible-lint, profile production", lambda: self.lint(core))
             self.check("ansible-test units and integration", lambda: tests_inside(core))
             for label, other in list(cores.items())[1:]:
                 self.with_core(other, label)
@@ -109,6 +110,17 @@ class Run:
 
         return self.check(f"{label}: environment", prepare)
 
+    def lint(self, core: Core) -> str:
+        """Like ansible-test, not repeated on the same files, which are digested with its versions."""
+        tools = hashlib.sha256(repr(LINT).encode() + (ROOT / "constraints.txt").read_bytes()).hexdigest()[:12]
+        passed = self.cache / "passed" / f"lint-{sanity.digest(core, self.folder / 'pythons')}-{tools}"
+        if passed.exists() and not self.again:
+            return f"passed before with the same files. {passed.read_text('utf-8')}"
+        lines = _in_the_collection(core, *LINT).strip().splitlines()
+        passed.parent.mkdir(exist_ok=True)
+        passed.write_text("".join(lines[-1:]), "utf-8")
+        return passed.read_text("utf-8")
+
     def with_core(self, core: Core, label: str) -> None:
         self.check(f"{label}: ansible-doc of everything", lambda: checks.check_docs(core, core.collection))
         self.check(f"{label}: syntax of playbooks", lambda: checks.check_playbooks(core, core.collection))
@@ -117,6 +129,7 @@ class Run:
 
 
 DIST = ROOT / "dist" / "collection"
+LINT = ("ansible-lint", "--profile", "production", "--strict", "--offline", "--nocolor")
 
 
 def version_of(tools: Path) -> str:
@@ -133,12 +146,6 @@ def tests_inside(core: Core) -> str:
     for part in ("units", "integration"):
         _in_the_collection(core, "ansible-test", part, python, "--color", "no")
     return ""
-
-
-def lint(core: Core) -> str:
-    options = ("--profile", "production", "--strict", "--offline", "--nocolor")
-    output = _in_the_collection(core, "ansible-lint", *options)
-    return output.strip().splitlines()[-1] if output.strip() else ""
 
 
 def _in_the_collection(core: Core, program: str, *options: str) -> str:

@@ -127,17 +127,12 @@ class ControlPlane(Running):
     def restored(self) -> Iterator[None]:
         """What is written meanwhile is lost: etcd is restored from a copy, and its readers start again."""
         backup = self.directory / "etcd-backup"
-        with self._without_etcd():
+        with self.frozen("etcd"):  # what lies on the disk is what a crash would leave
             shutil.copytree(self.layout.etcd_data, backup)
         yield
-        with self._without_etcd():
-            shutil.rmtree(self.layout.etcd_data)
-            backup.rename(self.layout.etcd_data)
-
-    @contextlib.contextmanager
-    def _without_etcd(self) -> Iterator[None]:
         self.stop()
-        yield
+        shutil.rmtree(self.layout.etcd_data)
+        backup.rename(self.layout.etcd_data)
         self.resume()
 
     def resume(self) -> None:

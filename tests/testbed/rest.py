@@ -94,7 +94,10 @@ class Rest:
 
     def stream(self, path: str) -> urllib3.BaseHTTPResponse:
         timeout = urllib3.Timeout(connect=TIMEOUT_SECONDS, read=None)
-        return self._request("GET", path, preload_content=False, timeout=timeout)
+        response = self._request("GET", path, preload_content=False, timeout=timeout)
+        if response.status >= 400:
+            raise ApiError.of(response.status, response.data)
+        return response
 
     def _request(
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None, **how: Any

@@ -8,13 +8,15 @@ from datetime import UTC, datetime
 from testbed.binaries import KUBERNETES, release
 from testbed.errors import ApiError
 from testbed.rest import STRATEGIC, Object, Rest
+from testbed.wait import T
+from testbed.watching import watch
 
 Answer = Callable[[Object], str | None]
 """From a pod to the document that its probe writes; None to leave the pod alone for now."""
 READINGS = "/apis/nodegauge.dev/v1alpha1/nodereadings"
 
-LOOK_SECONDS, IDLE_SECONDS = 0.05, 0.25
-"""Between two looks at pods, and at none: a look costs the API server 5 ms."""
+LOOK_SECONDS = 0.05
+"""Between two looks at what a watch has told."""
 
 
 def stamp() -> str:
@@ -65,39 +67,54 @@ class ScriptedKubelet:
 
     def _run(self) -> None:
         try:
-            while not self._stop.wait(LOOK_SECONDS if self._look() else IDLE_SECONDS):
-                pass
+            while not self._stop.wait(LOOK_SECONDS):
+                self._tried(self._follow)
         except BaseException as error:  # raised when the test leaves its block
             traceback.print_exception(error)
             self.failure = error
 
-    def _look(self) -> bool:
-        """Whether there are pods."""
-        pods: list[Object] = []
+    def _follow(self) -> None:
+        """Serve each pod when it changes, and at every look those that are left alone for now."""
+        due: dict[str, Object] = {}
+        with watch(self._api, self._path) as seen:
+            while not seen.ended and not self._stop.wait(LOOK_SECONDS):
+                news = seen[:]
+                del seen[: len(news)]
+                for event in news:
+                    uid = event.body["metadata"].get("uid", "")
+                    due.pop(uid, None)
+                    if event.kind in ("ADDED", "MODIFIED"):
+                        due[uid] = event.body
+                for uid, pod in list(due.items()):
+                    if self._tried(lambda pod=pod: self._is_served(pod)):  # type: ignore[misc]
+                        del due[uid]
+
+    @staticmethod
+    def _tried(act: Callable[[], T]) -> T | None:
         try:
-            pods = self._api.get(self._path)["items"]
-            for pod in pods:
-                self._serve(pod)
+            return act()
         except ApiError as error:
             # 401: the token of a pod that is gone; 403: a policy that is not in force yet
             if error.status not in (401, 403, 404, 409, 500, 503):
                 raise
         except OSError:
             pass  # some tests stop the API server
-        return bool(pods)
+        return None
 
-    def _serve(self, pod: Object) -> None:
+    def _is_served(self, pod: Object) -> bool:
+        """Whether nothing more is to be done for it as it is."""
         metadata, status = pod["metadata"], pod.get("status", {})
-        path = f"{self._path}/{metadata['name']}"
         if metadata.get("deletionTimestamp"):
             options = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
-            self._api.delete(path, options)
+            self._api.delete(f"{self._path}/{metadata['name']}", options)
         elif pod["spec"].get("nodeName") and status.get("phase") == "Pending":
             document = self.answer(pod)
+            if document is None:
+                return False
             if document:
                 self.write_reading(pod, document)
-            if document is not None:
-                self.finish(pod, "")
+            self.finish(pod, "")
+        return True
 
     def write_reading(self, pod: Object, document: str) -> None:
         metadata, spec = pod["metadata"], pod["spec"]

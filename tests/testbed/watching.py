@@ -48,7 +48,7 @@ def watch(api: Rest, path: str, **query: str) -> Iterator[Events]:
         yield seen
     finally:
         # A TLS socket lets go of its TLS before its end: a quick reader sees nonsense and closes first.
-        with suppress(OSError, RuntimeError):  # it was closed there; its connection was given back
+        with suppress(OSError, RuntimeError, ValueError):  # it was closed there or given back
             response.shutdown()
         thread.join()
         response.close()
