@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from support.cluster_under_test import delete_crds
+from testbed import forkserver
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError
 from testbed.loopback import LOOPBACK
@@ -282,10 +283,9 @@ class ChartPods(ScriptedKubelet):
             f"pod-{pod['metadata']['uid']}",
             token=self._plane.service_account_token(NAMESPACE, pod["spec"]["serviceAccountName"]),
         )
-        paths = os.pathsep.join([str(ROOT / "operator/src"), str(ROOT / "probes/src")])
-        return subprocess.Popen(
+        return forkserver.popen(
             [sys.executable, *container["command"][1:], *arguments],
-            env=os.environ | {"KUBECONFIG": str(kubeconfig), "PYTHONPATH": paths},
+            env=os.environ | {"KUBECONFIG": str(kubeconfig)},
             cwd=self._directory,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
