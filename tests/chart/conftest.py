@@ -38,6 +38,6 @@ def chart_pods(empty_plane: ControlPlane, tmp_path: Path) -> Iterator[ChartPods]
 @pytest.fixture
 def cluster(helm: Helm, empty_plane: ControlPlane, chart_pods: ChartPods) -> Iterator[Helm]:
     """helm on an empty cluster; what a test installs is removed after it."""
-    on_cluster = replace(helm, kubeconfig=empty_plane.kubeconfig)
+    on_cluster = replace(helm, plane=empty_plane)
     yield on_cluster
     clear(empty_plane.rest())

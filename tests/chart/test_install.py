@@ -43,17 +43,8 @@ from testbed.wait import wait_for
 pytestmark = pytest.mark.cluster
 
 
-def test_one_install_creates_every_object_and_the_api_server_accepts_all_others(
-    helm: Helm, cluster: Helm, rest: Rest
-) -> None:
-    """Also each object of each set of values; the Prometheus operator's CRDs are not here."""
-    notes = cluster.release("install")
-    assert "kubectl get nodes -L interconnect" in notes
-    assert "kubectl get nodereports" in notes
-    wanted = {(o["kind"], o["metadata"]["name"]) for o in helm.objects({}, *KNOWN) if not events(o)}
-    wait_for(lambda: wanted == left_behind(rest), what=f"{wanted}, and no job")
-    assert spec(rest)["nodeSelector"] == {"matchLabels": {"nvidia.com/gpu.present": "true"}}
-    assert spec(rest)["probes"]["health"]["interval"] == "15m"
+def try_every_object(helm: Helm, rest: Rest) -> None:
+    """Of each set of values; the Prometheus operator's CRDs are not here."""
     tried = set()
     for variant, values in VARIANTS.items():
         objects = [*helm.objects(values), *helm.objects(values, *KNOWN)]
@@ -74,6 +65,42 @@ def test_one_install_creates_every_object_and_the_api_server_accepts_all_others(
     o["spec"]["securityContext"]["runAsNonRoot"] = False
     with pytest.raises(ApiError, match="violates PodSecurity"):
         rest.create(f"{PODS}?dryRun=All", o)
+
+
+def kept_alone(rest: Rest, output: str, *, crds: int) -> None:
+    """What Helm prints as kept is what is left: so many CRDs."""
+    kept = {("CustomResourceDefinition", name) for name in installed_crds(rest)} if crds else set()
+    assert len(kept) == crds
+    wait_for(lambda: left_behind(rest) == kept, what="only what Helm keeps")
+    assert set(re.findall(r"^\[(\w+)\] (\S+)", output, re.MULTILINE)) == kept
+
+
+def test_an_install_creates_every_object_and_an_uninstall_keeps_only_the_crds(
+    helm: Helm, cluster: Helm, rest: Rest
+) -> None:
+    """The API server accepts all other objects too.  The clean-up Job deletes the policy.  Without hooks it
+    stays, and the next install adopts both."""
+    notes = cluster.release("install")
+    assert "kubectl get nodes -L interconnect" in notes
+    assert "kubectl get nodereports" in notes
+    wanted = {(o["kind"], o["metadata"]["name"]) for o in helm.objects({}, *KNOWN) if not events(o)}
+    wait_for(lambda: wanted == left_behind(rest), what=f"{wanted}, and no job")
+    assert spec(rest)["nodeSelector"] == {"matchLabels": {"nvidia.com/gpu.present": "true"}}
+    assert spec(rest)["probes"]["health"]["interval"] == "15m"
+    try_every_object(helm, rest)
+    cluster.release("uninstall", "--no-hooks")
+    assert {kind for kind, _ in left_behind(rest)} == {"CustomResourceDefinition", "GPUValidationPolicy"}
+    before = policies(rest)["default"]["metadata"]["uid"]
+    cluster.install()
+    assert policies(rest)["default"]["metadata"]["uid"] == before
+    marks = {"labels": {"nodegauge.dev/device-rule": "true"}, "annotations": {"nodegauge.dev/node": "gone"}}
+    selector = {"driver": dra.DRIVER, "pool": "gone", "device": "gpu-0"}
+    taint = {"key": "nodegauge.dev/unhealthy", "effect": "NoSchedule"}
+    rule = {"metadata": {"name": "nodegauge-gone", **marks}}
+    rule |= {"spec": {"deviceSelector": selector, "taint": taint}}
+    rest.create(f"{dra.rules_path(rest)}?fieldManager=nodegauge", rule)
+    kept_alone(rest, cluster.release("uninstall"), crds=5)
+    assert rest.get(dra.rules_path(rest))["items"] == []
 
 
 def test_upgrades_and_rollbacks_keep_the_policy_while_values_name_it(cluster: Helm, rest: Rest) -> None:
@@ -102,31 +129,6 @@ def test_upgrades_and_rollbacks_keep_the_policy_while_values_name_it(cluster: He
     assert set(policies(rest)) == {"foreign", "other"}
     cluster.upgrade({"policy": {"create": False}})
     assert set(policies(rest)) == {"foreign"}
-
-
-def kept_alone(rest: Rest, output: str, *, crds: int) -> None:
-    """What Helm prints as kept is what is left: so many CRDs."""
-    kept = {("CustomResourceDefinition", name) for name in installed_crds(rest)} if crds else set()
-    assert len(kept) == crds
-    wait_for(lambda: left_behind(rest) == kept, what="only what Helm keeps")
-    assert set(re.findall(r"^\[(\w+)\] (\S+)", output, re.MULTILINE)) == kept
-
-
-def test_uninstall_keeps_only_the_crds(cluster: Helm, rest: Rest) -> None:
-    """The clean-up Job deletes the policy.  Without hooks it stays too, and the next install adopts both."""
-    cluster.install()
-    cluster.release("uninstall", "--no-hooks")
-    assert {kind for kind, _ in left_behind(rest)} == {"CustomResourceDefinition", "GPUValidationPolicy"}
-    before = policies(rest)["default"]["metadata"]["uid"]
-    cluster.install()
-    assert policies(rest)["default"]["metadata"]["uid"] == before
-    marks = {"labels": {"nodegauge.dev/device-rule": "true"}, "annotations": {"nodegauge.dev/node": "gone"}}
-    selector = {"driver": dra.DRIVER, "pool": "gone", "device": "gpu-0"}
-    spec = {"deviceSelector": selector, "taint": {"key": "nodegauge.dev/unhealthy", "effect": "NoSchedule"}}
-    rule = {"metadata": {"name": "nodegauge-gone", **marks}, "spec": spec}
-    rest.create(f"{dra.rules_path(rest)}?fieldManager=nodegauge", rule)
-    kept_alone(rest, cluster.release("uninstall"), crds=5)
-    assert rest.get(dra.rules_path(rest))["items"] == []
 
 
 def test_uninstall_keeps_nothing_where_values_say_so(cluster: Helm, rest: Rest) -> None:
@@ -263,8 +265,16 @@ def spec(rest: Rest) -> Any:
     return policies(rest)["default"]["spec"]
 
 
-def test_what_the_runbook_advises_never_conflicts_with_an_upgrade(cluster: Helm, rest: Rest) -> None:
-    cluster.install()
+def test_what_the_runbook_advises_never_conflicts_and_what_does_is_named_and_ended_once(
+    cluster: Helm, rest: Rest
+) -> None:
+    """docs/install/upgrade.md.  A field that later values no longer set gets the CRD's default again.
+    Quotes, dollar signs and variable references reach the first policy unchanged."""
+    annotations = {"example.com/json": '{"a": "<b> & $(HOME) $$ \'c\' \\"d\\""}'}
+    first = {"budget": {"gatedNodes": 1}, "priority": 7, "podTemplate": {"annotations": annotations}}
+    cluster.install({"policy": {"spec": first}})
+    before = policies(rest)["default"]["metadata"]["uid"]
+    assert (spec(rest)["priority"], spec(rest)["podTemplate"]["annotations"]) == (7, annotations)
     commands = advised()
     assert {tuple(command[:2]) for command in commands} >= {("helm", "upgrade"), ("kubectl", "scale")}
     for command in commands:
@@ -275,16 +285,6 @@ def test_what_the_runbook_advises_never_conflicts_with_an_upgrade(cluster: Helm,
     cluster.upgrade(OTHER)
     assert (spec(rest)["mode"], spec(rest)["taints"]["causes"]["thermal"]) == ("Enforce", "NoSchedule")
     assert rest.get(OPERATOR)["spec"]["replicas"] == 1, "an upgrade starts a stopped operator"
-
-
-def test_a_conflict_names_the_field_and_is_ended_once(cluster: Helm, rest: Rest) -> None:
-    """docs/install/upgrade.md.  A field that later values no longer set gets the CRD's default again.
-    Quotes, dollar signs and variable references reach it unchanged."""
-    annotations = {"example.com/json": '{"a": "<b> & $(HOME) $$ \'c\' \\"d\\""}'}
-    first = {"budget": {"gatedNodes": 1}, "priority": 7, "podTemplate": {"annotations": annotations}}
-    cluster.install({"policy": {"spec": first}})
-    before = policies(rest)["default"]["metadata"]["uid"]
-    assert (spec(rest)["priority"], spec(rest)["podTemplate"]["annotations"]) == (7, annotations)
     change = {"mode": "Observe", "budget": {"gatedNodes": 5}}
     rest.patch(f"{POLICIES}/default?fieldManager=kubectl-edit", {"spec": change})
     with pytest.raises(HelmFailed, match=r'conflict with \\"kubectl-edit\\".*\.spec\.budget\.gatedNodes'):

@@ -15,7 +15,7 @@ from support.chart import CHART
 from testbed.binaries import PROMTOOL, build
 
 RECORDED = Path(__file__).resolve().parents[1] / "chart" / "demo-series.yaml"
-LENGTH = 15 * 60
+LENGTH = 13 * 60
 """Minutes of every series: longer than the slowest alert needs."""
 SCRAPED = {
     "instance": "10.0.0.1:8080",
