@@ -16,7 +16,7 @@ import pytest
 from fleet.disturbances import DAY, HOUR, Disturbances, NodeDisturbances
 from fleet.machines import KINDS, Machine
 from fleet.oracle import Oracle
-from fleet.process import LOOK_SECONDS, RENEW_SECONDS, OperatorProcess, clocks
+from fleet.process import LIVE_SECONDS, LOOK_SECONDS, RENEW_SECONDS, OperatorProcess, clocks
 from fleet.promises import Promises
 from fleet.record import Record, Spans
 from fleet.virtual import LivingCluster
@@ -80,6 +80,7 @@ def live(size: Size, *, say: Say = lambda text: None) -> "Story":
             for module in (sweep_module, reconciler_module, client_module):
                 patch.setattr(module, "time", clock)
             patch.setattr(installation, "RENEW_SECONDS", RENEW_SECONDS)
+            patch.setattr(installation, "LIVE_SECONDS", LIVE_SECONDS)
             patch.setattr(reading_trust, "LOOK_SECONDS", LOOK_SECONDS)
             await story.live()
             return story

@@ -19,9 +19,10 @@ from support.operator import SETTINGS
 from support.virtual_operator import VirtualProcess
 
 LATENCY = 0.005
-SWEEP_SECONDS, RELIST_SECONDS, RENEW_SECONDS, LOOK_SECONDS = 60.0, 6 * 3600.0, 50.0, 600.0
-"""Fewer idle passes, lists, renewals of the Lease (still before it lapses) and looks at the admission policy
-(nobody touches it here) than by default: they cost most of the time here and decide nothing."""
+SWEEP_SECONDS, RELIST_SECONDS, LOOK_SECONDS = 300.0, 6 * 3600.0, 600.0
+LIVE_SECONDS, RENEW_SECONDS = 300.0, 290.0
+"""Fewer idle passes, lists, looks at the admission policy (nobody touches it here) and renewals of the Lease
+(which still lapses in most outages) than by default: they cost most of the time here and decide nothing."""
 SETTINGS_OF_LIFE = replace(SETTINGS, sweep_interval=SWEEP_SECONDS, relist_interval=RELIST_SECONDS)
 
 

@@ -101,6 +101,7 @@ class PolicyStatus:
         self._trust = trust
         self._watchers = watchers
         self._counters = gate_budget.counters
+        self._series = node_series.Series()
         self._compared_at = 0.0
         self._written: dict[str, float] = {}
         self._failed: dict[str, tuple[int, float]] = {}
@@ -163,48 +164,41 @@ class PolicyStatus:
             self._cache.policy_status[name] = wanted
 
     def _export(self) -> None:
-        metrics = self._metrics
-        by_kind = (metrics.nodes, metrics.interconnect, metrics.measured, metrics.gated)
-        of_gates = (metrics.held_back, metrics.newly_gated, metrics.overrides, metrics.silent)
-        of_devices = (metrics.gated_devices, metrics.held_back_devices)
-        others = (metrics.oldest_reading, metrics.foreign, metrics.unreadable, metrics.health_interval)
-        of_feeding = (metrics.gpus_allocated, metrics.gpus_lost)
-        for gauge in (*by_kind, *of_gates, *of_devices, *others, *of_feeding, metrics.obstacles):
-            gauge.clear()
+        metrics, series = self._metrics, self._series
         for name in self._failed:
-            metrics.obstacles.labels(name, Obstacle.STATUS).set(1)
+            series.put(metrics.obstacles, name, Obstacle.STATUS, value=1)
         metrics.gate_slots.set(self._budget.slots(CLUSTER))
         for name, policy in self._cache.policies.items():
             for obstacle, nodes in self._obstacles.counts(name).items():
-                metrics.obstacles.labels(name, obstacle).set(nodes)
-            metrics.health_interval.labels(name).set(policy.interval_of(PROBE_HEALTH))
-            metrics.unreadable.labels(name).set(self._counters.unreadable(name))
-            metrics.foreign.labels(name).set(sum(self._foreign(name).values()))
-            metrics.held_back.labels(name).set(len(self._counters.waiting(name)))
+                series.put(metrics.obstacles, name, obstacle, value=nodes)
+            series.put(metrics.health_interval, name, value=policy.interval_of(PROBE_HEALTH))
+            series.put(metrics.unreadable, name, value=self._counters.unreadable(name))
+            series.put(metrics.foreign, name, value=sum(self._foreign(name).values()))
+            series.put(metrics.held_back, name, value=len(self._counters.waiting(name)))
             devices = self._counters.devices(name)
-            metrics.gated_devices.labels(name).set(devices.gated)
-            metrics.held_back_devices.labels(name).set(devices.waiting)
-            metrics.newly_gated.labels(name).set(self._budget.rate.count(name))
+            series.put(metrics.gated_devices, name, value=devices.gated)
+            series.put(metrics.held_back_devices, name, value=devices.waiting)
+            series.put(metrics.newly_gated, name, value=self._budget.rate.count(name))
             for (taint, cause), count in self._counters.gates(name).items():
-                metrics.gated.labels(name, taint, cause).set(count)
+                series.put(metrics.gated, name, taint, cause, value=count)
             for why in () if policy.paused else (UNREADABLE, NOT_READY):
-                metrics.silent.labels(name, why).set(self._counters.silent(name)[why])
+                series.put(metrics.silent, name, why, value=self._counters.silent(name)[why])
             for kind, count in self._counters.overrides(name).items():
-                metrics.overrides.labels(name, kind).set(count)
+                series.put(metrics.overrides, name, kind, value=count)
             for last_run, read in (("read", True), ("unread", False)):
                 if at := self._counters.oldest_reading(name, last_run_read=read):
-                    age = metrics.oldest_reading.labels(name, last_run)
-                    age.set_function(partial(self._age, at))
+                    series.put(metrics.oldest_reading, name, last_run, value=partial(self._age, at))
             for verdict, count in self._counters.verdicts(name).items():
-                metrics.nodes.labels(name, verdict).set(count)
+                series.put(metrics.nodes, name, verdict, value=count)
             for klass, count in self._counters.classes(name).items():
-                metrics.interconnect.labels(name, klass).set(count)
+                series.put(metrics.interconnect, name, klass, value=count)
             for agreement, count in self._counters.agreements(name).items():
-                metrics.measured.labels(name, agreement).set(count)
+                series.put(metrics.measured, name, agreement, value=count)
             for (gauge_of_kind, label), amount in self._counters.amounts(name).items():
                 labels = (name, label) if label else (name,)
-                getattr(metrics, gauge_of_kind).labels(*labels).set(amount)
-        node_series.export(metrics, self._counters, self._cache.policies, most_nodes=self._most_nodes)
+                series.put(getattr(metrics, gauge_of_kind), *labels, value=amount)
+        node_series.export(series, metrics, self._counters, self._cache.policies, most_nodes=self._most_nodes)
+        series.show()
 
     def _age(self, at: float) -> float:
         return max(0.0, self._clock() - at)
