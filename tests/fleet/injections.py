@@ -57,10 +57,10 @@ def apiserver_killed(fleet: RealFleet) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _finding(fleet: RealFleet, found: Result | None, *nodes: str) -> Iterator[None]:
+def _finding(fleet: RealFleet, result: Result | None, *nodes: str) -> Iterator[None]:
     """The machines of these nodes find this; with None their pods go on."""
     others = fleet.machines.of
-    fleet.machines.of = others | dict.fromkeys(nodes, found)
+    fleet.machines.of = others | dict.fromkeys(nodes, result)
     try:
         yield
     finally:
