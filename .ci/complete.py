@@ -335,8 +335,10 @@ def all_metrics() -> Iterator[str]:
 
 
 def counted(metric: Thing, *, own: str) -> bool:
+    """Where it is set by its attribute, or by its name: a kind of probe gives its amounts so."""
     others = tuple(file for file in files(OPERATOR, ".py") if file != own)
-    return f".{metric.name}" in tokens(*others) or code(own).count(f"self.{metric.name}") > 1
+    by_name = f'("{metric.name}", ' in code(*others)
+    return by_name or f".{metric.name}" in tokens(*others) or code(own).count(f"self.{metric.name}") > 1
 
 
 def kinds() -> Iterator[str]:
