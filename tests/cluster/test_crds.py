@@ -98,36 +98,17 @@ def test_malformed_policies_are_refused(api: Rest, case: tuple[Any, ...]) -> Non
     assert hint in message
 
 
-GOOD: dict[str, dict[str, Any]] = {
-    "every-node": {"nodeSelector": {}},
-    "all": {"budget": {"concurrentProbes": "100%"}},
+GOOD: dict[str, dict[str, Any]] = yaml.safe_load(
+    Path(__file__).with_name("wellformed.yaml").read_text("utf-8")
+) | {
     "busy-as-long-as-the-floor": SHORT | {"thresholds": {"intervalFloor": 60.5, "busyFloor": 60.5}},
-    "busy-as-long-as-the-interval": {"thresholds": {"intervalFloor": 0, "busyFloor": 900}},
-    "short": {"probes": {"health": {"interval": "5s", "deadline": "4s", "window": "500ms"}}},
-    "no-short-key": {"labels": {"interconnectKey": ""}},
-    "prefixed": {"labels": {"interconnectKey": "gpu.example.com/fabric_1"}},
-    "any-taint": {"podTemplate": {"tolerations": [{"operator": "Exists"}]}},
-    "no-trial": {"hysteresis": {"dwell": "168h", "probationAfter": []}},
-    "short-trial": {"hysteresis": {"dwell": "2s", "probationAfter": ["2s", "2s", "1m"], "probation": "1s"}},
     "causes": {"taints": {"effect": "None", "causes": {cause.value: "NoExecute" for cause in Cause}}},
-    "no-nccl": {"probes": {"nccl": {"enabled": False}}, "budget": {"concurrentNcclProbes": "0%"}},
-    "short-nccl": {"probes": {"nccl": {"interval": "20s", "deadline": "15s", "recheck": "1s"}}},
     "expectations": {
         "expectations": [EXPECTATION, EXPECTATION | {"nvls": None, "link": "", "floor": 0}] * 32
     },
-    "cables": {
-        "powerInventory": {
-            "gpus": [
-                {"gpu": "00000000:3B:00.0", "sockets": [{"connector": "8-pin", "cables": ["a"]}] * 8},
-                {"gpu": "*", "sockets": [{"connector": "12VHPWR", "watts": 600, "cables": ["a"] * 8}] * 8},
-            ]
-            * 32,
-            "supplyWatts": 1600,
-            "otherWatts": 1,
-        }
-    },
     "variables": {"probes": {"nccl": {"environment": {f"NCCL_{n}": "x" * 1024 for n in range(32)}}}},
 }
+GOOD["cables"]["powerInventory"]["gpus"] *= 32
 
 
 @pytest.mark.parametrize("spec", GOOD.values(), ids=GOOD.keys())

@@ -7,7 +7,6 @@ from testbed.errors import TestbedError
 from testbed.processes import output_of
 
 SERVICE_ADDRESS, NODE_ADDRESS = "10.0.0.1", "10.23.0.1"
-POD_NETWORK = "10.22.0.0/24"
 FIRST_PID = 1
 SYSCTLS = {
     "vm/overcommit_memory": "1",

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from e2e import mounts
 from e2e.node_parts import PAUSE, Runtime
 from testbed.errors import TestbedError
@@ -25,96 +27,8 @@ HERE = Path(__file__).parent
 FLAGS = Path("/run/e2e/kubelet.env")
 """What a host's administrator sets: KUBELET_EXTRA_ARGS, as systemd reads it for a kubelet of kubeadm."""
 
-CONTAINERD = """\
-version = 2
-root = "/var/lib/containerd"
-state = "/run/containerd"
-disabled_plugins = [
-  "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
-  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.aufs",
-]
-[grpc]
-  address = "{socket}"
-[ttrpc]
-  address = "{socket}.ttrpc"
-[plugins."io.containerd.internal.v1.opt"]
-  path = "/var/lib/containerd/opt"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{pause}"
-  disable_apparmor = true
-  # Without CAP_SYS_RESOURCE, as in many virtual machines, an oom_score_adj cannot be lowered.
-  restrict_oom_score_adj = true
-  stream_server_address = "127.0.0.1"
-  stream_server_port = "0"
-{cdi}[plugins."io.containerd.grpc.v1.cri".containerd]
-  snapshotter = "{snapshotter}"
-  default_runtime_name = "runc"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-  runtime_type = "io.containerd.runc.v2"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-  BinaryName = "/run/e2e/runc"
-  SystemdCgroup = false
-[plugins."io.containerd.grpc.v1.cri".cni]
-  bin_dir = "/run/e2e/cni"
-  conf_dir = "/run/e2e/net.d"
-"""
-NVIDIA_HANDLER = """\
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
-  runtime_type = "io.containerd.runc.v2"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
-  BinaryName = "/run/e2e/nvidia"
-  SystemdCgroup = false
-"""
 CDI = Path("/run/e2e/cdi")
-WITH_CDI = f"""\
-  enable_cdi = true
-  cdi_spec_dirs = ["{CDI}"]
-"""
-
-RANGES = [[{"subnet": mounts.POD_NETWORK}]]
-BRIDGE = {
-    "type": "bridge",
-    "bridge": "cni0",
-    "isDefaultGateway": True,
-    # What leaves the pods' network goes to the namespace's own addresses alone.
-    "ipMasq": False,
-    "ipam": {"type": "host-local", "ranges": RANGES, "dataDir": "/run/e2e/addresses"},
-}
-NETWORK = {"cniVersion": "0.4.0", "name": "e2e", "plugins": [BRIDGE]}
-
-KUBELET = {
-    "apiVersion": "kubelet.config.k8s.io/v1beta1",
-    "kind": "KubeletConfiguration",
-    "containerRuntimeEndpoint": f"unix://{SOCKET}",
-    # No cgroup is touched but those that runc makes for containers.
-    "cgroupDriver": "cgroupfs",
-    "cgroupsPerQOS": False,
-    "enforceNodeAllocatable": [],
-    # No port: nothing here calls a kubelet.
-    "enableServer": False,
-    "readOnlyPort": 0,
-    "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}},
-    "authorization": {"mode": "AlwaysAllow"},
-    "healthzPort": 0,
-    "registerNode": True,
-    "failSwapOn": False,
-    "localStorageCapacityIsolation": False,
-    "makeIPTablesUtilChains": False,
-    "resolvConf": "",
-    "volumePluginDir": "/var/lib/kubelet/plugins-exec",
-    "nodeStatusUpdateFrequency": "2s",
-    # As on any kubelet: set the frequency above, and each update is a write, which all who watch nodes read.
-    "nodeStatusReportFrequency": "5m",
-    "nodeLeaseDurationSeconds": 10,
-    # The machine's disk is not this node's business.
-    "evictionHard": {
-        "memory.available": "0%",
-        **{f"{disk}.{what}": "0%" for disk in ("nodefs", "imagefs") for what in ("available", "inodesFree")},
-    },
-    "imageGCHighThresholdPercent": 100,
-    "imageMaximumGCAge": "0s",
-    "shutdownGracePeriod": "0s",
-}
+WITH_CDI = f'enable_cdi = true\n  cdi_spec_dirs = ["{CDI}"]'
 
 
 class Node:
@@ -205,13 +119,16 @@ class Node:
     def _write(self, hardware: Hardware) -> None:
         folder = Path("/run/e2e")
         (folder / "net.d").mkdir(parents=True, exist_ok=True)
-        cdi, handler = (WITH_CDI, "") if self._plugin else ("", NVIDIA_HANDLER)
-        known = {"socket": SOCKET, "pause": PAUSE, "snapshotter": self._snapshotter(), "cdi": cdi}
-        (folder / "containerd.toml").write_text(CONTAINERD.format(**known) + handler)
-        (folder / "net.d/10-e2e.conflist").write_text(json.dumps(NETWORK))
+        cdi, handler = (WITH_CDI, "") if self._plugin else ("", _settings("nvidia-runtime.toml"))
+        containerd = _settings("containerd.toml").format(
+            pause=PAUSE, snapshotter=self._snapshotter(), cdi=cdi
+        )
+        (folder / "containerd.toml").write_text(containerd + handler)
+        network = yaml.safe_load(_settings("network.yaml"))
+        (folder / "net.d/10-e2e.conflist").write_text(json.dumps(network))
         (folder / "cni").symlink_to(self._runtime.plugins)
         v1 = {} if Path("/sys/fs/cgroup/cgroup.controllers").exists() else {"failCgroupV1": False}
-        (folder / "kubelet.json").write_text(json.dumps(KUBELET | v1))
+        (folder / "kubelet.json").write_text(json.dumps(yaml.safe_load(_settings("kubelet.yaml")) | v1))
         settings = folder / "nvidia.json"
         self._runtime_settings = driver_settings(hardware)
         settings.write_text(json.dumps(self._runtime_settings))
@@ -243,3 +160,7 @@ def _extra_flags() -> list[str]:
 def _script(path: Path, program: Path, *, first: str = "") -> None:
     path.write_text(f'#!/bin/sh -e\n{first}\nexec {shlex.quote(str(program))} "$@"\n')
     os.chmod(path, 0o755)  # noqa: PTH101
+
+
+def _settings(name: str) -> str:
+    return HERE.joinpath(name).read_text("utf-8")

@@ -30,16 +30,7 @@ HOT = made.every_gpu(made.titan(), temperature=contract.Temperature(gpu=78, gpu_
 REFUSED = made.with_pair(made.h100(), 0, 1, read=5)
 VERSION = f'"version":"{MAJOR}.{MINOR}"'.encode()
 UNREAD = Document(probe="health", problem=contract.Problem(kind="library-not-found", message="no such file"))
-POLICY = """
-apiVersion: nodegauge.dev/v1alpha1
-kind: GPUValidationPolicy
-metadata: {name: strict}
-spec:
-  nodeSelector: {}
-  thresholds: {hotMargin: 10}
-  expectations:
-  - {gpu: "*A100*", count: 8, collective: all_reduce, bytes: 1073741824, busbw: 300, source: ours}
-"""
+POLICY = Path(__file__).with_name("strict-policy.yaml").read_text("utf-8")
 ALL_REDUCE = FIXTURES / "nccl-tests_allreduce_superbench.log"
 TWO_NODES = FIXTURES / "nccl-tests_allreduce_h100x16_oci.log"
 

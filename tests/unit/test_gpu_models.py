@@ -14,24 +14,7 @@ from nodegauge_judge.nccl.expectations import Expectations
 from support.nccl_results import GIB
 
 NAMES = yaml.safe_load(Path(__file__).with_name("gpu-names.yaml").read_text("utf-8"))
-
-X900 = """
-- model: X900
-  gpu: ["*X900-SXM*"]
-  form: module
-  capability: "14.0"
-  nvls: false
-  baseMhz: {X900-SXM9: 1234}
-  nvlink: {generation: 6, links: 20, gbps: 100, joins: switch}
-  board: {modules: 16, switches: 3}
-  source: "invented"
-  bandwidth:
-    - {count: 16, collective: all_reduce, bytes: 1073741824, busbw: 1500, source: "invented log"}
-- model: all others
-  gpu: ["*"]
-  form: card
-  source: "invented"
-"""
+X900 = Path(__file__).with_name("x900.yaml")
 
 
 @pytest.mark.parametrize("model", NAMES)
@@ -46,9 +29,8 @@ def test_an_unknown_product_has_no_row() -> None:
 
 
 @pytest.fixture
-def with_x900(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    (tmp_path / "table.yaml").write_text(X900, encoding="utf-8")
-    monkeypatch.setattr(gpu_models, "DATA", str(tmp_path / "table.yaml"))
+def with_x900(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(gpu_models, "DATA", str(X900))
     known_models.cache_clear()
     yield
     monkeypatch.undo()
