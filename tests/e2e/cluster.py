@@ -59,6 +59,8 @@ class PodPlane(ControlPlane):
     """The control plane below `directory`, for the kubelet of the node `node`: a node's own user, held by the
     Node authorizer and NodeRestriction.  A silent node is taken for lost soon."""
 
+    address = SERVICE_ADDRESS
+
     def __init__(
         self, directory: Path, *, node: str, binaries: Binaries, progress: Callable[[str], None]
     ) -> None:

@@ -39,6 +39,8 @@ FIRST_OBJECTS = ("serviceaccounts/default", "configmaps/kube-root-ca.crt")
 
 
 class ControlPlane(Running):
+    address = LOOPBACK
+
     def __init__(
         self,
         directory: Path,
@@ -73,7 +75,7 @@ class ControlPlane(Running):
 
     @property
     def server(self) -> str:
-        return f"https://{LOOPBACK}:{self._port}"
+        return f"https://{self.address}:{self._port}"
 
     def pid(self, name: str) -> int:
         return self._processes[name].pid
@@ -195,7 +197,7 @@ class ControlPlane(Running):
         import trustme  # a tenth of a second, which commands on a running control plane need not take
 
         authority = trustme.CA()
-        own = authority.issue_cert(LOOPBACK)
+        own = authority.issue_cert(self.address)
         chain = [*own.cert_chain_pems, authority.cert_pem]
         write_private(self.layout.key_file, own.private_key_pem.bytes().decode())
         write_private(self.ca_file, "".join(blob.bytes().decode() for blob in chain))
