@@ -93,10 +93,7 @@ FAULTS: dict[str, tuple[Series, int]] = {
         | {RUNS: [str(min(n, BREAK)) for n in range(LENGTH)]},
         359,  # the last run ended at BREAK and counts for six hours
     ),
-    "NodegaugeNodeCorruption": (
-        fault("nccl", "nccl-wrong-data", "unhealthy"),
-        0,
-    ),
+    "NodegaugeNodeCorruption": (fault("nccl", "nccl-wrong-data", "unhealthy"), 0),
     "NodegaugeNodeBroken": (fault("xid", "xid", "unhealthy"), 0),
     "NodegaugeNodeDegraded": (fault("nccl", "p2p-broken", "unhealthy"), 0),
     "NodegaugeNodeThrottled": (fault("thermal", "hot", "throttled"), 0),

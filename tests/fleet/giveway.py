@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from msgspec.structs import replace
 
 from fleet.load import objects, release
@@ -49,17 +50,7 @@ LOOK_SECONDS, WITHIN = 0.02, 60.0
 JOBS = "/api/v1/namespaces/default/pods"
 TEMPLATE = "whole-node"
 REPORTS = f"{GROUP}/{names.REPORT_PLURAL}"
-POLICY: Object = {
-    "apiVersion": names.API_VERSION,
-    "kind": names.POLICY_KIND,
-    "metadata": {"name": "giveway"},
-    "spec": {
-        "nodeSelector": {"matchLabels": {"nvidia.com/gpu.present": "true"}},
-        "probes": {"health": {"mode": "Periodic"}},
-        "budget": {"concurrentProbes": "100%"},
-        "limits": {"notStarted": "12h"},
-    },
-}
+POLICY: Object = yaml.safe_load(Path(__file__).with_name("giveway.yaml").read_text("utf-8"))
 
 
 @dataclass(frozen=True, kw_only=True)

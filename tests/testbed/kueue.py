@@ -58,23 +58,10 @@ class Kueue(Running):
         own.private_key_pem.write_to_path(certificates / "tls.key")
         for blob in own.cert_chain_pems:
             blob.write_to_path(certificates / "tls.crt", append=True)
-        body: dict[str, Any] = {
-            "apiVersion": "config.kueue.x-k8s.io/v1beta2",
-            "kind": "Configuration",
-            "namespace": NAMESPACE,
-            "health": {"healthProbeBindAddress": f"{LOOPBACK}:{reserve_port()}"},
-            "metrics": {"bindAddress": "0"},
-            "webhook": {"host": LOOPBACK, "port": reserve_port(), "certDir": str(certificates)},
-            "leaderElection": {"leaderElect": False},
-            "clientConnection": {"qps": 1000, "burst": 1000},
-            "integrations": {"frameworks": ["batch/job"]},
-            "featureGates": {"VisibilityOnDemand": False, "MultiKueue": False},
-            "internalCertManagement": {
-                "enable": True,
-                "webhookServiceName": SERVICE,
-                "webhookSecretName": SECRET,
-            },
-        }
+        text = Path(__file__).with_name("kueue.yaml").read_text("utf-8")
+        body = yaml.safe_load(text.replace("LOOPBACK", LOOPBACK))
+        body["health"]["healthProbeBindAddress"] += f":{reserve_port()}"
+        body["webhook"] |= {"port": reserve_port(), "certDir": str(certificates)}
         path = self._directory / "kueue.json"
         path.write_text(json.dumps(body))
         return path
