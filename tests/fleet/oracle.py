@@ -20,6 +20,7 @@ CLUSTER_BUDGET = "20%"
 """Of all nodes, whatever the policies say (`operator.maxGatedNodes`)."""
 HOUR = 3600.0
 GRACE = 600.0
+UNREAD_AFTER = 300.0
 DWELL = 600.0
 FIRST_PROBATION = 3600.0
 LONGEST_WAIT = 7 * 86_400.0
@@ -34,7 +35,7 @@ TOPOLOGY = (
 )
 HEALTH = (names.LABEL_HEALTH, names.LABEL_VALIDATED_AT, "nodegauge.dev/throttled", "nodegauge.dev/psu")
 FAULT_TAINTS = (names.TAINT_UNHEALTHY, names.TAINT_THROTTLED)
-CONDITION = "GPUValidated"
+CONDITION, HELD_BACK = "GPUValidated", "Unknown HeldBack"
 
 THROTTLING = {fault.cause for fault in FAULTS.values() if fault.key == "throttled"}
 Ours = dict[str, str]
@@ -144,8 +145,11 @@ class Oracle:
             return self._cause_of_taint(name, node, key, old, new, now=now)
         if new is None:
             return self._asked_for(name, now) or self._removed(name, node, key, now=now)
-        if key == CONDITION and new.startswith("Unknown"):
-            return self._stale(name, node, now=now) or ("no reading yet" if not node.readings else "")
+        if key == CONDITION and new.startswith("Unknown") and new != HELD_BACK:
+            unread = self._unread(name, node, now=now) if new.endswith(" Unreadable") else ""
+            return (
+                self._stale(name, node, now=now) or unread or ("no reading yet" if not node.readings else "")
+            )
         if node.reading is None:
             return ""
         if (
@@ -192,7 +196,7 @@ class Oracle:
             case names.LABEL_HEALTH:
                 return value != "fail" or bool(open_faults)
             case "GPUValidated":
-                return not value.startswith("False") or bool(open_faults)
+                return (not value.startswith("False") and value != HELD_BACK) or bool(open_faults)
         return False
 
     def _certain(self, seen: FaultSeen, now: float) -> bool:
@@ -212,11 +216,20 @@ class Oracle:
                 return "another boot"
         if key == "nodegauge.dev/psu" and reading.fault == "power-brake":
             return "reading"
-        if key == "nodegauge.dev/throttled" and any(
-            FAULTS[n].key == "throttled" for n in node.seen if node.seen[n].entered_at
-        ):
+        entered = [seen for n, seen in node.seen.items() if FAULTS[n].key == "throttled" and seen.entered_at]
+        if key == "nodegauge.dev/throttled" and entered:
+            for seen in entered:  # also of a fault whose taint was held back
+                seen.lifted_at = seen.lifted_at or now
             return "on probation"
-        return self._stale(name, node, now=now)
+        unread = self._unread(name, node, now=now) if key == names.LABEL_HEALTH else ""
+        return self._stale(name, node, now=now) or unread
+
+    def _unread(self, name: str, node: NodeRecord, *, now: float) -> str:
+        """The node was not to be read for as long as the policy says, whatever gap there was."""
+        if node.silent_since is None:
+            return ""
+        silent = now - node.silent_since + self._record.clock_gain(node.silent_since, now)
+        return "unreadable for long enough" if silent >= UNREAD_AFTER - SLACK else ""
 
     def _stale(self, name: str, node: NodeRecord, *, now: float) -> str:
         """Runs failed for as long as the policy says, and since the last gap one did or had time to."""

@@ -24,6 +24,7 @@ class Promises:
         self._oracle = oracle
         self._late: set[tuple[str, float]] = set()
         self._full_at: dict[str, float] = {}
+        self._idle_at: dict[str, float] = {}
         """By pool: when its budget was last seen used up."""
 
     def check(self) -> None:
@@ -65,7 +66,10 @@ class Promises:
         if machine.fault and node.faulty_since is not None:
             if machine.fault in node.tainting:
                 return
-            since = max(node.faulty_since, node.changed_at, self._full_at.get(machine.pool, 0.0))
+            if not machine.loaded:
+                self._idle_at[name] = self._cluster.loop.time()  # what shows under load alone cannot be seen
+            times = (node.changed_at, self._full_at.get(machine.pool, 0.0), self._idle_at.get(name, 0.0))
+            since = max(node.faulty_since, *times)
             needed = self._runs(node, FAULTS[machine.fault].runs, since)
             if self._calm(name, since) > needed and not self._excused(node):
                 self._broken(name, f"{machine.fault} is not tainted after {needed / HOUR:.1f} calm hours")

@@ -15,6 +15,7 @@ OPEN = float("inf")
 LATE = 180.0
 """Seconds within which the operator acts on what it hears, while nothing is wrong."""
 LEAVE_RUNS = 3
+SILENT = "KubeletSilent"
 PROBATION = 86_400.0
 GAPS = ("outage", "restart", "policy", "reboot", "driver")
 """Spans in which no run can be made, by the first word."""
@@ -100,6 +101,8 @@ class NodeRecord:
     readings_ever: int = 0
     failing_since: float | None = None
     failing_until: float = 0.0
+    silent_since: float | None = None
+    """The first run since it was read last for which its kubelet did nothing."""
     seen: dict[str, FaultSeen] = field(default_factory=dict)
     tainting: set[str] = field(default_factory=set)
     """Faults whose taint is on the node."""
@@ -113,7 +116,8 @@ class NodeRecord:
     def forget(self, now: float) -> None:
         """The report is gone: nothing that it had heard counts any more."""
         self.changed_at = now
-        self.reading, self.failing_since, self.seen, self.readings = None, None, {}, 0
+        self.reading, self.failing_since, self.silent_since = None, None, None
+        self.seen, self.readings = {}, 0
         self.written = None  # its pod was of that report
 
     def note(self, now: float, text: str) -> None:
@@ -126,7 +130,7 @@ class NodeRecord:
             return
         left.judged = True
         self.note(now, f"judged: {left.fault or 'well'}, {'loaded' if left.loaded else 'idle'}")
-        self.reading, self.read_at, self.failing_since = left, now, None
+        self.reading, self.read_at, self.failing_since, self.silent_since = left, now, None, None
         self.readings += 1
         self.readings_ever += 1
         for name, fault in FAULTS.items():
@@ -142,8 +146,10 @@ class NodeRecord:
                 if seen.good >= LEAVE_RUNS and name not in self.tainting:
                     self.seen[name] = FaultSeen()
 
-    def failed(self, now: float, *, skipped: bool) -> None:
+    def failed(self, now: float, *, skipped: bool, silent: bool) -> None:
         self.written = None
+        if silent and self.silent_since is None:
+            self.silent_since = now
         if skipped:
             self.failing_since = None
         elif self.failing_since is None:
@@ -186,7 +192,7 @@ class Record:
         elif left is not None and left.judged:
             return f"{name}: the node follows from run {run['number']}, which counts as {outcome}"
         else:
-            node.failed(now, skipped=outcome == Outcome.SKIPPED)
+            node.failed(now, skipped=outcome == Outcome.SKIPPED, silent=run["reason"] == SILENT)
             node.note(now, f"judged: {outcome} {run['reason']}")
         return ""
 

@@ -47,6 +47,7 @@ def left_at_once(*args: Any, policy: Any, known: Callable[..., Any] = gates.afte
 IMPATIENT = replace(process.SETTINGS_OF_LIFE, release_grace=0.0)
 Patch = tuple[Any, str, Any]
 SABOTAGE: dict[str, tuple[str, list[Patch]]] = {
+    "does nothing wrong": ("", []),
     "ages by waiting": ("without a cause", [(Context, "expires_at", expires_by_waiting)]),
     "has no grace": ("without a cause", [(process, "SETTINGS_OF_LIFE", IMPATIENT)]),
     "ignores budget and incidents": (
@@ -70,4 +71,5 @@ def test_the_oracle_sees_a_broken_operator(what: str, monkeypatch: pytest.Monkey
         monkeypatch.setattr(*patch)
     monkeypatch.setattr(story, "MOST_VIOLATIONS", 1)
     monkeypatch.setattr(story, "HEAT_WAVE_DAYS", 3.0)
-    assert any(text in violation.splitlines()[0] for violation in live(SMALL).oracle.violations)
+    heads = [violation.splitlines()[0] for violation in live(SMALL).oracle.violations]
+    assert any(text in head for head in heads) if patches else heads == []
