@@ -126,7 +126,7 @@ function filters() {
     select("verdict", "Verdict", counted((node) => [[node.verdict, 1]])),
     select("cause", "Cause", counted((node) => (node.causes ?? []).map((cause) => [cause, 1]))),
     el("button", { type: "button", onclick: reset }, "Clear"),
-    el("output", { id: "count", "aria-live": "polite" }));
+    el("output", { id: "count", "aria-live": "polite" }), all);
 }
 
 const texts = new Map();
@@ -166,6 +166,8 @@ const body = el("tbody");
 const headings = COLUMNS.map(([name], column) =>
   el("th", { scope: "col" }, el("button", { type: "button", onclick: () => sortBy(column) }, name)));
 const more = el("p", { class: "small", id: "more" });
+// Above the table: below it, rows that come while it is pressed would push it away, and the press would do nothing.
+const all = el("button", { type: "button", onclick: () => showMore(rows.length - shown) }, "Show all");
 let rows = [];
 let shown = 0;
 
@@ -201,9 +203,8 @@ function showMore(count) {
     el("tr", {}, COLUMNS.map(([, , cell], i) => el(i ? "td" : "th", i ? {} : { scope: "row" }, cell(node))))));
   shown += next.length;
   const left = rows.length - shown;
-  more.replaceChildren(...(left
-    ? [`${plural(left, `more ${UNIT}`)}. `, el("button", { type: "button", onclick: () => showMore(left) }, "Show all")]
-    : rows.length ? [] : [`No ${UNIT} matches.`]));
+  all.hidden = !left;
+  more.textContent = left ? `${plural(left, `more ${UNIT}`)}.` : rows.length ? "" : `No ${UNIT} matches.`;
 }
 
 function fleetView() {
