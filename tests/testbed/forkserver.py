@@ -21,8 +21,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+PROBES = (
+    *("api_client", "cli", "delivery", "load.probe", "nccl.probe", "once", "page.page", "progress", "pull"),
+    *("feed.probe", "watch.outbox", "watch.probe"),
+)
 LOADED = {
-    "nodegauge_probes": ("nodegauge_probes.cli",),
+    "nodegauge_probes": tuple(f"nodegauge_probes.{name}" for name in PROBES),
     "nodegauge_operator": ("nodegauge_operator.handlers.app",),
     "nodegauge_cli": ("nodegauge_cli.apply", "nodegauge_cli.check", "nodegauge_cli.cleanup.command"),
 }
@@ -45,7 +49,7 @@ CANNOT_EXECUTE = 127
 
 
 def popen(command: Sequence[str], server: "Server | None" = None, **options: Any) -> subprocess.Popen[Any]:
-    environment, own = options.get("env") or os.environ, server and server.environment
+    environment, own = options.get("env") or os.environ, server.environment if server else None
     forks = forked([*command], environment, own) and options.keys() <= SIMPLE | MORE
     if forks and len(json.dumps([*command, *environment.items()])) < ORDER_BYTES:
         return Forked(command, server, **options)
@@ -93,7 +97,7 @@ class Forked(subprocess.Popen[Any]):
         stdin, _, _, stdout, _, stderr = pipes[:6]
         environment = dict(os.environ if env is None else env)
         arguments = [str(word) for word in args]
-        call = forked(arguments, environment, self._server and self._server.environment)
+        call = forked(arguments, environment, self._server.environment if self._server else None)
         server = self._server or server_for(needs(call), *_servers)
         order = {
             "arguments": arguments,
