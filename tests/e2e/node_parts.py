@@ -40,7 +40,8 @@ TALKS = """\
 import os
 
 from nodegauge_contract.reading import Part
-from nodegauge_probes.api_client import ReadingClient, server_of
+from nodegauge_probes.api_client import ReadingClient
+from nodegauge_probes.identity import server_of
 
 client = ReadingClient(server_of(os.environ))
 me = client.identity()

@@ -170,28 +170,21 @@ def test_a_gpu_that_is_ill_keeps_its_place(probe: On, fault: str) -> None:
     assert all(isinstance(gpu.power.usage_mw, int) for gpu in result.gpus if gpu.index != 3)
 
 
-def test_a_driver_that_does_not_fit_is_a_problem_of_the_node(probe: On) -> None:
-    on = probe("titan-rtx-nv2")
-    on.hardware.fault("driver-mismatch")
-    result = on.result()
-    assert (result.problem.kind, result.problem.code) == ("driver-mismatch", 18)
-    assert "reboot" in result.problem.message
-    assert result.gpus == []
-    assert isinstance(result.host.boot_id, str)
-    assert len(result.bus.gpus) == 2, "the bus shows them without the driver"
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-def test_the_kernels_log_says_why_a_driver_does_not_load(probe: On, is_there: bool) -> None:
-    """It is read though NVML cannot be; a log that is not there is said."""
+@pytest.mark.parametrize("has_log", [True, False])
+def test_a_driver_that_does_not_fit_is_a_problem_of_the_node(probe: On, has_log: bool) -> None:
+    """The kernel's log, which is read though NVML cannot be, says why; one that is not there is said."""
     on = probe("titan-rtx-nv2")
     on.hardware.fault("driver-mismatch")
     log = on.folder / "kern.log"
-    if is_there:
+    if has_log:
         log.write_text("n kernel: [    1.5] NVRM: GPU 0000:09:00.0: RmInitAdapter failed! (0x26:0x56:1474)\n")
-    read = on.result("--kernel-log", str(log)).kernel_log
-    assert [event.kind for event in read.events] == ["init-failed"] * is_there
-    assert read.unread == ("" if is_there else "No such file or directory")
+    result = on.result("--kernel-log", str(log))
+    assert (result.problem.kind, result.problem.code, result.gpus) == ("driver-mismatch", 18, [])
+    assert "reboot" in result.problem.message
+    assert isinstance(result.host.boot_id, str)
+    assert len(result.bus.gpus) == 2, "the bus shows them without the driver"
+    assert [event.kind for event in result.kernel_log.events] == ["init-failed"] * has_log
+    assert result.kernel_log.unread == ("" if has_log else "No such file or directory")
 
 
 def test_a_call_that_never_returns_is_named(probe: On) -> None:

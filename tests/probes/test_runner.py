@@ -266,12 +266,14 @@ def test_nothing_is_written_but_why_there_is_no_reading(probe: On, form: str) ->
     run = on.python(AUDIT, "health", "--window", "0", "--format", form)
     assert (run.returncode, run.stderr.splitlines()) == (0, [f"open {on.termination_log}"])
     assert last_message(on.termination_log).startswith("library-not-found: ")
-    assert "runtimeClassName: nvidia" in last_message(on.termination_log)
-    for access, remedy in (("DRA", "kubelet plugin"), ("HostDriver", "hostDriver.folder")):
-        on.environment["NODEGAUGE_DRIVER_ACCESS"] = access
-        on.python(AUDIT, "health", "--window", "0", "--format", form)
-        assert remedy in last_message(on.termination_log)
-        assert "runtimeClassName" not in last_message(on.termination_log)
+
+
+def test_a_driver_that_is_not_there_is_missed_where_it_should_come_from(probe: On, tmp_path: Path) -> None:
+    on, remedies = probe("titan-rtx-nv2"), ("runtimeClassName: nvidia", "kubelet plugin", "hostDriver.folder")
+    for access, remedy in zip(("", "DRA", "HostDriver"), remedies, strict=True):
+        on.environment |= {"LD_LIBRARY_PATH": str(tmp_path), "NODEGAUGE_DRIVER_ACCESS": access}
+        on.run()
+        assert [text for text in remedies if text in last_message(on.termination_log)] == [remedy]
 
 
 SIZE = r"""

@@ -13,7 +13,7 @@ from typing import Any
 
 import trustme
 
-from nodegauge_probes.api_client import Server
+from nodegauge_probes.identity import Server
 from testbed.loopback import LOOPBACK
 
 CLAIMS: dict[str, Any] = {

@@ -21,8 +21,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+PROBES = (
+    *("api_client", "cli", "delivery", "load.probe", "nccl.probe", "once", "page.page", "progress", "pull"),
+    *("feed.probe", "watch.outbox", "watch.probe"),
+)
 LOADED = {
-    "nodegauge_probes": ("nodegauge_probes.cli",),
+    "nodegauge_probes": tuple(f"nodegauge_probes.{name}" for name in PROBES),
     "nodegauge_operator": ("nodegauge_operator.handlers.app",),
     "nodegauge_cli": ("nodegauge_cli.apply", "nodegauge_cli.check", "nodegauge_cli.cleanup.command"),
 }
@@ -45,8 +49,8 @@ CANNOT_EXECUTE = 127
 
 
 def popen(command: Sequence[str], server: "Server | None" = None, **options: Any) -> subprocess.Popen[Any]:
-    environment, server = options.get("env") or os.environ, server or _server
-    forks = forked([*command], environment, server.environment) and options.keys() <= SIMPLE | MORE
+    environment, own = options.get("env") or os.environ, server.environment if server else None
+    forks = forked([*command], environment, own) and options.keys() <= SIMPLE | MORE
     if forks and len(json.dumps([*command, *environment.items()])) < ORDER_BYTES:
         return Forked(command, server, **options)
     process: subprocess.Popen[Any] = subprocess.Popen(command, **options)
@@ -93,7 +97,8 @@ class Forked(subprocess.Popen[Any]):
         stdin, _, _, stdout, _, stderr = pipes[:6]
         environment = dict(os.environ if env is None else env)
         arguments = [str(word) for word in args]
-        call = forked(arguments, environment, self._server.environment)
+        call = forked(arguments, environment, self._server.environment if self._server else None)
+        server = self._server or server_for(needs(call), *_servers)
         order = {
             "arguments": arguments,
             "environment": environment,
@@ -105,7 +110,7 @@ class Forked(subprocess.Popen[Any]):
         self._status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
-                self._server.order(order, [*descriptors, theirs.fileno()], loaded=needs(call))
+                server.order(order, [*descriptors, theirs.fileno()], loaded=needs(call))
             answer = self._status.recv(PACKED)
         except BaseException:
             self._status.shutdown(socket.SHUT_WR)  # the server ends what it may have started, and hangs up
@@ -114,14 +119,14 @@ class Forked(subprocess.Popen[Any]):
             self._status.close()
             raise
         if not answer:
-            self._server.forget()
+            server.forget()
             raise OSError("the fork server ended before it started this process")
         self.pid = int.from_bytes(answer, "little")
         self._child_created = True
         self._close_pipe_fds(*pipes[:6])  # type: ignore[attr-defined]
 
     def __init__(self, args: Any, server: "Server | None" = None, **options: Any) -> None:
-        self._server = server or _server
+        self._server = server
         self._wants_session = bool(options.pop("start_new_session", False))
         super().__init__(args, **options)
 
@@ -186,7 +191,12 @@ class Server:
         return ours
 
 
-_server = Server()
+_servers = Server(), Server()
+
+
+def server_for(modules: Iterable[str], small: Server, large: Server) -> Server:
+    """The small one loads what a probe needs, and no more: what takes time in a fork is to copy pages."""
+    return small if {*modules} <= {*CODE} else large
 
 
 class _Serving:

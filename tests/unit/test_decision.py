@@ -92,23 +92,23 @@ OFF = {"probes": {"health": {"enabled": False}}}
 
 
 @pytest.mark.parametrize(
-    ("report", "spec", "fresh_until"),
+    ("ends", "first", "spec", "fresh_until"),
     [
-        pytest.param(titan(), {}, MAX_WAIT, id="nothing tried: for a week"),
-        pytest.param(ran(BUSY), {}, MAX_WAIT, id="busy: for a week"),
-        pytest.param(ran(LOST), {}, STALE, id="lost: for the limit"),
-        pytest.param(ran(LOST, *[BUSY] * 48), {}, MAX_WAIT, id="one lost among skipped runs"),
-        pytest.param(ran(BUSY, *[BUSY] * 48), {}, MAX_WAIT, id="a full node"),
-        pytest.param(ran(LOST, first=9 * INTERVAL), {}, 8 * INTERVAL + STALE, id="a gap, then lost"),
-        pytest.param(ran(LOST, spec=QUICK, first=30), QUICK, 120, id="the policy's interval and number"),
-        pytest.param(titan(), OFF, STALE, id="switched off: nobody waits"),
+        pytest.param([], INTERVAL, {}, MAX_WAIT, id="nothing tried: for a week"),
+        pytest.param([BUSY], INTERVAL, {}, MAX_WAIT, id="busy: for a week"),
+        pytest.param([LOST], INTERVAL, {}, STALE, id="lost: for the limit"),
+        pytest.param([LOST, *[BUSY] * 48], INTERVAL, {}, MAX_WAIT, id="one lost among skipped runs"),
+        pytest.param([BUSY] * 49, INTERVAL, {}, MAX_WAIT, id="a full node"),
+        pytest.param([LOST], 9 * INTERVAL, {}, 8 * INTERVAL + STALE, id="a gap, then lost"),
+        pytest.param([LOST], 30, QUICK, 120, id="the policy's interval and number"),
+        pytest.param([], INTERVAL, OFF, STALE, id="switched off: nobody waits"),
     ],
 )
 def test_until_when_a_node_carries_a_reading(
-    report: AReport, spec: dict[str, Any], fresh_until: float
+    ends: list[RunEnd], first: float, spec: dict[str, Any], fresh_until: float
 ) -> None:
     """Only failed runs in a row age a reading; then labels go, and the condition says why."""
-    policy = make_policy().of(spec)
+    report, policy = ran(*ends, spec=spec, first=first), make_policy().of(spec)
     before = desired(report, policy=policy, now=NOW + fresh_until)
     after = desired(report, policy=policy, now=NOW + fresh_until + 1)
     assert before == desired(titan())
@@ -124,16 +124,19 @@ def refused(reason: str) -> RunEnd:
 
 
 @pytest.mark.parametrize(
-    ("report", "known_until"),
+    ("ends", "first", "known_until"),
     [
-        (ran(refused("CreateRefused")), STALE),
-        (ran(*[refused("ErrImagePull"), refused("ImagePullBackOff")] * 40), STALE),
-        (ran(LOST, refused("CreateRefused")), STALE),
-        (ran(*[refused("CreateRefused")] * 96, first=9 * INTERVAL), 8 * INTERVAL + STALE),
+        ([refused("CreateRefused")], INTERVAL, STALE),
+        ([refused("ErrImagePull"), refused("ImagePullBackOff")] * 40, INTERVAL, STALE),
+        ([LOST, refused("CreateRefused")], INTERVAL, STALE),
+        ([refused("CreateRefused")] * 96, 9 * INTERVAL, 8 * INTERVAL + STALE),
     ],
 )
-def test_a_run_that_is_refused_ages_health_and_not_topology(report: AReport, known_until: float) -> None:
+def test_a_run_that_is_refused_ages_health_and_not_topology(
+    ends: list[RunEnd], first: float, known_until: float
+) -> None:
     """It is not the node's: what is built into it is as for a full node, what it does now is not known."""
+    report = ran(*ends, first=first)
     assert desired(report, now=NOW + known_until) == desired(titan())
     for wait in (known_until + 1, MAX_WAIT):
         node = desired(report, now=NOW + wait)
@@ -150,10 +153,10 @@ def test_a_run_that_is_refused_ages_health_and_not_topology(report: AReport, kno
 
 
 @pytest.mark.parametrize("slots", [0, "0%"])
-@pytest.mark.parametrize("report", [titan(), ran(LOST)])
-def test_a_paused_policy_changes_nothing(report: AReport, slots: int | str) -> None:
+@pytest.mark.parametrize("ends", [[], [LOST]])
+def test_a_paused_policy_changes_nothing(ends: list[RunEnd], slots: int | str) -> None:
     policy = make_policy().of({"budget": {"concurrentProbes": slots}})
-    assert desired(report, policy=policy, now=NOW + 9 * MAX_WAIT) == desired(titan())
+    assert desired(ran(*ends), policy=policy, now=NOW + 9 * MAX_WAIT) == desired(titan())
 
 
 def test_another_boot_takes_topology_away_and_leaves_health() -> None:

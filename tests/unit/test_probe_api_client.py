@@ -9,8 +9,16 @@ import pytest
 import trustme
 
 from nodegauge_contract.reading import Part
-from nodegauge_probes.api_client import KEPT_S, ReadingClient, Refused, Server, server_of
-from nodegauge_probes.identity import MAX_TOKEN, BadToken, Identity, identity_of, read_token
+from nodegauge_probes.api_client import KEPT_S, ReadingClient, Refused
+from nodegauge_probes.identity import (
+    MAX_TOKEN,
+    BadToken,
+    Identity,
+    Server,
+    identity_of,
+    read_token,
+    server_of,
+)
 from support.readings_api import CLAIMS, Answer, ReadingsApi, serving, token_of
 from testbed.loopback import reserve_port
 

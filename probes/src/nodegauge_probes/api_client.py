@@ -14,18 +14,16 @@ import contextlib
 import http.client
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http import HTTPStatus
-from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct, to_builtins
 
 from nodegauge_contract.reading import API_VERSION, KIND, PLURAL, Part
-from nodegauge_probes.identity import BadToken, Identity, identity_of, read_token
+from nodegauge_probes.identity import BadToken, Identity, Server, identity_of, read_token
 
-FOLDER = Path("/var/run/secrets/nodegauge")
 TIMEOUT_S = 10.0
 KEPT_S = 60.0
 """How long an idle connection is kept.  Chosen by this project: confirmations of a change come within it."""
@@ -52,27 +50,6 @@ class Refused(Exception):
         super().__init__(message)
         self.retry_after = retry_after
         self.final = final
-
-
-class Server(Struct, frozen=True, kw_only=True):
-    """Where the API server is, and the folder of the pod's token and of the authority that signed its
-    certificate (`token`, `ca.crt`)."""
-
-    host: str
-    port: int
-    folder: Path = FOLDER
-
-
-def server_of(environment: Mapping[str, str]) -> Server | None:
-    """The cluster that this pod runs in; None outside of one, and for pods without a token."""
-    host, folder = (
-        environment.get("KUBERNETES_SERVICE_HOST", ""),
-        environment.get("NODEGAUGE_TOKEN_FOLDER", ""),
-    )
-    if not host or not folder:
-        return None
-    port = environment.get("KUBERNETES_SERVICE_PORT", "443")
-    return Server(host=host, port=int(port) if port.isdecimal() else 443, folder=Path(folder))
 
 
 class _Status(Struct):

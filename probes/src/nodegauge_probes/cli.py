@@ -2,35 +2,32 @@
 
 A result goes to standard output and, in a pod with a token, into the node's `NodeReading`.  The termination
 log says in a sentence why there is none.  Writes use the descriptors directly: a signal handler writes the
-last result, and a buffered stream may be in use then.  The watch container stays for months, so what it does
-not need (`once`, `page`, `progress`) is imported where it is.
+last result, and a buffered stream may be in use then.  What only some runs need is imported where it is: the
+watch container stays for months, and a run outside of a cluster needs no HTTP, which is a third of its start.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_contract import Problem, ProblemKind, Result, decode, encode, text
-from nodegauge_probes import alive, health
-from nodegauge_probes.api_client import ReadingClient, server_of
-from nodegauge_probes.delivery import part_of, write_until
-from nodegauge_probes.feed import probe as feed
-from nodegauge_probes.identity import BadToken
+from nodegauge_probes import health
+from nodegauge_probes.identity import BadToken, server_of
 from nodegauge_probes.nccl.plan import ENGINES
 from nodegauge_probes.result_builder import ResultBuilder
 from nodegauge_probes.runner import Run
 from nodegauge_probes.settings import DEADLINES, BadSettings, Format, Settings, parse
-from nodegauge_probes.watch import probe as watching
-from nodegauge_probes.watch import schedule
-from nodegauge_probes.watch.outbox import Outbox
+
+if TYPE_CHECKING:
+    from nodegauge_probes.api_client import ReadingClient
 
 STDOUT, STDERR = 1, 2
 WRITE_SECONDS = 120.0
@@ -60,6 +57,8 @@ class Output(Struct, frozen=True, kw_only=True):
             _to_file(self.termination_log, _clean(why).encode()[:1024])
 
     def _deliver(self, client: ReadingClient, result: Result) -> bool:
+        from nodegauge_probes.delivery import part_of, write_until
+
         try:
             part = part_of(result, identity=client.identity(), sequence=1, reason="run", at=time.time())
         except BadToken as error:
@@ -134,6 +133,16 @@ def terminal_width() -> int | None:
 
 def _watch(settings: Settings, client: ReadingClient | None) -> int:
     """Watch until SIGTERM; the exit code."""
+    import math
+
+    from nodegauge_probes import alive
+    from nodegauge_probes.api_client import ReadingClient
+    from nodegauge_probes.delivery import part_of
+    from nodegauge_probes.feed import probe as feed
+    from nodegauge_probes.watch import probe as watching
+    from nodegauge_probes.watch import schedule
+    from nodegauge_probes.watch.outbox import Outbox
+
     interval = schedule.due_after(settings.watch.interval, node=settings.node)
     own = watching.Settings(
         reading=health.settings_of(settings),
@@ -186,6 +195,16 @@ def _watch(settings: Settings, client: ReadingClient | None) -> int:
     os._exit(code)  # without the exit handlers of the driver library, which may hang
 
 
+def _client() -> ReadingClient | None:
+    """To the API server of the pod that this is."""
+    if (server := server_of(os.environ)) is None:
+        return None
+    from nodegauge_probes import delivery as _  # noqa: F401 - no signal handler must import it later
+    from nodegauge_probes.api_client import ReadingClient
+
+    return ReadingClient(server)
+
+
 def main() -> int:
     """Run one probe with the settings of command line and environment; returns the exit code."""
     try:
@@ -193,15 +212,17 @@ def main() -> int:
     except BadSettings as error:
         print(error, file=sys.stderr)
         return BAD_ARGUMENTS
-    server = server_of(os.environ)
-    client = ReadingClient(server) if server is not None else None
-    if settings.probe == watching.NAME:
+    client = _client()
+    if settings.probe == "watch":
         return _watch(settings, client)
     from nodegauge_probes.once import MEASURE
-    from nodegauge_probes.progress import Progress
 
     result = ResultBuilder(probe=settings.probe, run=settings.run, node=settings.node, access=settings.access)
     output = Output(form=settings.format, termination_log=settings.termination_log, client=client)
-    looked = Progress(result, say=_say) if settings.progress else None
+    looked = None
+    if settings.progress:
+        from nodegauge_probes.progress import Progress
+
+        looked = Progress(result, say=_say)
     run = Run(result=result, deadline=settings.deadline, write=output.write, looked=looked)
     return run.run(partial(MEASURE[settings.probe], settings=settings))

@@ -1,4 +1,4 @@
-"""Who this pod is, by the claims of its own token.
+"""Where this pod's API server is, and who the pod is, by the claims of its own token.
 
 The token is bound to the pod and names it and its node; the API server checks all of that whenever it is
 used (kubernetes, pkg/serviceaccount/claims.go).  It is decoded here and not verified: a forged claim only
@@ -9,16 +9,39 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct, field
 
+FOLDER = Path("/var/run/secrets/nodegauge")
 MAX_TOKEN = 64 * 1024
 
 
 class BadToken(Exception):
     """The token cannot be read, or is bound to no pod on a node; the message says what to do."""
+
+
+class Server(Struct, frozen=True, kw_only=True):
+    """Where the API server is, and the folder of the pod's token and of the authority that signed its
+    certificate (`token`, `ca.crt`)."""
+
+    host: str
+    port: int
+    folder: Path = FOLDER
+
+
+def server_of(environment: Mapping[str, str]) -> Server | None:
+    """The cluster that this pod runs in; None outside of one, and for pods without a token."""
+    host, folder = (
+        environment.get("KUBERNETES_SERVICE_HOST", ""),
+        environment.get("NODEGAUGE_TOKEN_FOLDER", ""),
+    )
+    if not host or not folder:
+        return None
+    port = environment.get("KUBERNETES_SERVICE_PORT", "443")
+    return Server(host=host, port=int(port) if port.isdecimal() else 443, folder=Path(folder))
 
 
 class _Object(Struct):

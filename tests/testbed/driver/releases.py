@@ -48,6 +48,7 @@ def release(version: str) -> Release:
     return tuple(int(part) for part in version.split("."))
 
 
+@cache
 def abilities(version: str) -> Abilities:
     known, wanted = table(), release(version)
     return Abilities(

@@ -1,6 +1,7 @@
 """What is true of a machine right now: healthy from its profile, and what each fault that is on changed."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -41,6 +42,18 @@ class PciPresence(Enum):
     ALL_ONES = "all-ones"
     """The kernel still lists it, but it answers nothing: every byte of its configuration space reads 0xff."""
     GONE = "gone"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """Of a pair of GPUs: how many links join them, what is between them, NVML_P2P_STATUS_* by capability."""
+
+    links: int
+    ancestor: Distance
+    p2p: Mapping[str, int]
+
+
+Peers = Mapping[tuple[int, int], Peer]
 
 
 @dataclass
@@ -169,19 +182,20 @@ class Machine:
         count = range(len(self.gpus))
         return ((one, other) for one in count for other in count if one != other)
 
-    def ancestor(self, one: int, other: int) -> Distance:
-        return distance(*(self.pci[self.gpus[gpu].address] for gpu in (one, other)))
+    def peers(self) -> Peers:
+        ends = [self._ends(gpu) for gpu in range(len(self.gpus))]
+        return {(one, other): self._peer(one, other, ends) for one, other in self.pairs()}
 
-    def joined(self, one: int, other: int) -> bool:
-        up = [[n for n in self.links(gpu) if self.is_up(gpu, n)] for gpu in (one, other)]
-        if any(self.gpus[one].links[n] == self.gpus[other].address for n in up[0]):
-            return True
-        ends = zip((one, other), up, strict=True)
-        return all(any(self.remote_type(gpu, n) == SWITCH for n in numbers) for gpu, numbers in ends)
+    def _ends(self, gpu: int) -> Counter[str]:
+        """Where the links of a GPU lead that are up; all switches are one."""
+        up = ((number, far) for number, far in self._links[gpu].items() if self.is_up(gpu, number))
+        return Counter(FAR_SWITCH if self.remote_type(gpu, number) == SWITCH else far for number, far in up)
 
-    def p2p(self, one: int, other: int) -> dict[str, int]:
-        by_pcie = self.profile.p2p.near if self.ancestor(one, other) <= Distance.PHB else self.profile.p2p.far
-        joined = self.joined(one, other)
-        usual = dict.fromkeys(("read", "write"), OK if joined else by_pcie) | {"pci": by_pcie}
-        usual |= dict.fromkeys(("nvlink", "atomics"), OK if joined else NOT_SUPPORTED)
-        return {name: self.refused.get((one, other, name), status) for name, status in usual.items()}
+    def _peer(self, one: int, other: int, ends: Sequence[Counter[str]]) -> Peer:
+        links = ends[one][self.gpus[other].address] + min(ends[gpu][FAR_SWITCH] for gpu in (one, other))
+        ancestor = distance(*(self.pci[self.gpus[gpu].address] for gpu in (one, other)))
+        by_pcie = self.profile.p2p.near if ancestor <= Distance.PHB else self.profile.p2p.far
+        usual = dict.fromkeys(("read", "write"), OK if links else by_pcie) | {"pci": by_pcie}
+        usual |= dict.fromkeys(("nvlink", "atomics"), OK if links else NOT_SUPPORTED)
+        p2p = {name: self.refused.get((one, other, name), status) for name, status in usual.items()}
+        return Peer(links=links, ancestor=ancestor, p2p=p2p)

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract.nccl import ArmName
 from testbed.hardware.gpustate import gpu_uuid
-from testbed.hardware.machine import SWITCH, Machine
+from testbed.hardware.machine import Machine, Peer, Peers
 from testbed.profiles.model import NcclResult
 from testbed.simulated_nccl import machine as simulated
 from testbed.simulated_nccl.machine import Gpu, Trouble
@@ -18,7 +18,7 @@ REFUSED = "P2P is disabled between NVLINK connected GPUs"
 """NCCL's words (src/graph/paths.cc 385-426, NVIDIA/nccl 5067397c)."""
 
 
-def render(machine: Machine, *, seed: str) -> bytes:
+def render(machine: Machine, peers: Peers, *, seed: str) -> bytes:
     nccl, left = machine.profile.nccl, _links_left(machine)
     ways = dict(nccl.ways if nccl else {})
     for name, way in ways.items():
@@ -33,7 +33,7 @@ def render(machine: Machine, *, seed: str) -> bytes:
         gpus=tuple(
             Gpu(
                 uuid=gpu_uuid(seed, gpu.address),
-                pairs=_row(machine, number, nccl),
+                pairs=tuple(_gbps(peers.get((number, other)), nccl) for other in range(len(machine.gpus))),
                 there=number not in machine.handles and number in machine.visible,
             )
             for number, gpu in enumerate(machine.gpus)
@@ -42,7 +42,7 @@ def render(machine: Machine, *, seed: str) -> bytes:
         nvls_from=nccl.nvls_from if nccl else 0,
         init_seconds=nccl.init_seconds if nccl else 0.0,
         load_seconds=nccl.load_seconds if nccl else 0.0,
-        troubles=(*_refused(machine), *machine.nccl),
+        troubles=(*_refused(peers), *machine.nccl),
     )
     return simulated.encode(made)
 
@@ -58,29 +58,15 @@ def _links_left(machine: Machine) -> float:
     return max(min(shares, default=1.0), LEAST)
 
 
-def _row(machine: Machine, one: int, nccl: NcclResult | None) -> tuple[float, ...]:
-    if nccl is None:
-        return tuple(-1.0 for _ in machine.gpus)
-    return tuple(
-        -1.0 if one == other else max(_joining(machine, one, other) * nccl.link_gbps, nccl.pcie_gbps)
-        for other in range(len(machine.gpus))
-    )
+def _gbps(peer: Peer | None, nccl: NcclResult | None) -> float:
+    """From GPU to GPU; -1 from one to itself, and where nothing is known."""
+    if peer is None or nccl is None:
+        return -1.0
+    refused = any(peer.p2p[capability] for capability in ("read", "write", "nvlink"))
+    return max(0 if refused else peer.links * nccl.link_gbps, nccl.pcie_gbps)
 
 
-def _joining(machine: Machine, one: int, other: int) -> int:
-    if any(machine.p2p(one, other)[capability] for capability in ("read", "write", "nvlink")):
-        return 0
-    up = [[n for n in machine.links(gpu) if machine.is_up(gpu, n)] for gpu in (one, other)]
-    direct = sum(machine.gpus[one].links[n] == machine.gpus[other].address for n in up[0])
-    ends = zip((one, other), up, strict=True)
-    switched = min(sum(machine.remote_type(gpu, n) == SWITCH for n in numbers) for gpu, numbers in ends)
-    return direct + switched
-
-
-def _refused(machine: Machine) -> list[Trouble]:
-    refused = any(
-        machine.joined(one, other) and (machine.p2p(one, other)["read"] or machine.p2p(one, other)["write"])
-        for one, other in machine.pairs()
-    )
+def _refused(peers: Peers) -> list[Trouble]:
+    refused = any(peer.links and (peer.p2p["read"] or peer.p2p["write"]) for peer in peers.values())
     arms = (ArmName.DEFAULT, ArmName.NVLS_OFF) if refused else ()
     return [Trouble(kind=FAILED, phase="init", arm=arm, message=REFUSED) for arm in arms]

@@ -151,11 +151,12 @@ class Hardware:
     def _write(self, condition: Condition) -> None:
         machine = condition.machine()
         condition.settle(machine, self._clock())
-        state = render(machine, seed=condition.seed, pasts=condition.pasts)
+        peers = machine.peers()
+        state = render(machine, peers, seed=condition.seed, pasts=condition.pasts)
         write_sysfs(self.directory / "sys", machine, errors=condition.port_errors())
         write_procfs(self.directory / "proc", boot_id=condition.boot_id)
         devices = {uuid: number not in machine.withdrawn for number, uuid in enumerate(condition.uuids)}
         write(self.directory / DEVICES, msgspec.json.encode(devices))
-        write(self.directory / NCCL_FILE, nccl_file.render(machine, seed=condition.seed))
+        write(self.directory / NCCL_FILE, nccl_file.render(machine, peers, seed=condition.seed))
         write(self.directory / STATE, state.encode())
         write(self.directory / CONDITION, msgspec.json.format(msgspec.json.encode(condition)))

@@ -8,7 +8,7 @@ import msgspec
 
 from testbed.driver.releases import abilities
 from testbed.hardware.gpustate import Lines, gpu_lines
-from testbed.hardware.machine import CLOCK_SHARE, Machine
+from testbed.hardware.machine import CLOCK_SHARE, Machine, Peers
 
 Points = list[tuple[int, int]]
 """A number over time: (CLOCK_BOOTTIME in ns, value from then on); of steps: what was added at that moment."""
@@ -42,8 +42,11 @@ class Past(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return lines
 
 
-def render(machine: Machine, *, seed: str, pasts: list[Past]) -> str:
-    lines = _driver(machine) | _pairs(machine)
+def render(machine: Machine, peers: Peers, *, seed: str, pasts: list[Past]) -> str:
+    lines: Lines = _driver(machine) | {f"pair.{n}.{n}.ancestor": 0 for n in range(len(pasts))}
+    for (one, other), peer in peers.items():
+        lines[f"pair.{one}.{other}.ancestor"] = int(peer.ancestor)
+        lines |= {f"pair.{one}.{other}.{name}": status for name, status in peer.p2p.items()}
     for number, past in enumerate(pasts):
         own = gpu_lines(machine, number, seed=seed) | past.lines()
         own |= {key: value for (gpu, key), value in machine.values.items() if gpu == number}
@@ -89,11 +92,3 @@ def _driver(machine: Machine) -> Lines:
     if (confidential := machine.profile.model.confidential) is not None:  # both are on together here
         lines |= {f"confidential.{name}": confidential for name in ("environment", "feature")}
     return lines if machine.init_error is None else lines | {"init": f"!{machine.init_error}"}
-
-
-def _pairs(machine: Machine) -> Lines:
-    lines: Lines = {f"pair.{n}.{n}.ancestor": 0 for n in range(len(machine.gpus))}
-    for one, other in machine.pairs():
-        lines[f"pair.{one}.{other}.ancestor"] = int(machine.ancestor(one, other))
-        lines |= {f"pair.{one}.{other}.{name}": status for name, status in machine.p2p(one, other).items()}
-    return lines

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class ContainerProcess:
         """argv[0] is a path; env is the whole environment; output is appended to log."""
         ours, theirs = socket.socketpair()
         with theirs:
-            _start_shim(theirs)
+            _start_shim(theirs, forkserver.needs(forkserver.forked(argv, env, _servers()[0].environment)))
         process = cls(ours)
         order = {"argv": argv, "env": env, "cwd": str(cwd), "log": str(log)}
         try:
@@ -101,14 +102,15 @@ class ContainerProcess:
 
 
 @functools.cache
-def _server() -> forkserver.Server:
-    """Starts this kubelet's shims; containers of nodegauge's images have its interpreter variables."""
+def _servers() -> tuple[forkserver.Server, forkserver.Server]:
+    """Start this kubelet's shims; containers of nodegauge's images have their interpreter variables."""
     own = {key: value for key, value in os.environ.items() if key == "LD_LIBRARY_PATH"}
-    return forkserver.Server(own | dict(default_images()["nodegauge/operator"].env))
+    environment = own | dict(default_images()["nodegauge/operator"].env)
+    return forkserver.Server(environment), forkserver.Server(environment)
 
 
-def _start_shim(channel: socket.socket) -> None:
-    server = _server()
+def _start_shim(channel: socket.socket, modules: Sequence[str]) -> None:
+    server = forkserver.server_for(modules, *_servers())
     order = {
         "arguments": [],
         "environment": server.environment,
@@ -119,5 +121,5 @@ def _start_shim(channel: socket.socket) -> None:
     }
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs, Path(os.devnull).open("wb") as nothing:
-        loaded = [SHIM, *(module for modules in forkserver.LOADED.values() for module in modules)]
-        server.order(order, [channel.fileno(), nothing.fileno(), 2, theirs.fileno()], loaded=loaded)
+        descriptors = [channel.fileno(), nothing.fileno(), 2, theirs.fileno()]
+        server.order(order, descriptors, loaded=[SHIM, *modules])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 from nodegauge_contract.paste import StatementKind as Kind
@@ -20,100 +21,94 @@ _SMI, _FM, _CUDA, _NIC = "nvidia-smi", "fabric manager", "message of a program",
 class _Message(NamedTuple):
     kind: Kind
     source: str
-    pattern: re.Pattern[str]
+    pattern: str
     following: int = 0
     """Lines after it that belong to its sentence."""
 
 
-def _message(kind: Kind, source: str, pattern: str, following: int = 0) -> _Message:
-    return _Message(kind, source, re.compile(pattern, re.IGNORECASE), following)
-
-
 _MESSAGES = (
-    _message(Kind.NOT_LOADED, _SMI, r"NVIDIA-SMI has failed because it could(?:n't|n’t| not) communicate"),
-    _message(Kind.NOT_LOADED, _SMI,
+    _Message(Kind.NOT_LOADED, _SMI, r"NVIDIA-SMI has failed because it could(?:n't|n’t| not) communicate"),
+    _Message(Kind.NOT_LOADED, _SMI,
         r"modprobe: FATAL: Module nvidia\S* not found|"
         r"(?:Failed to initialize NVML|nvml error): Driver Not Loaded"),
-    _message(Kind.MISMATCH, _SMI, r"Driver/library version mismatch", 1),
-    _message(Kind.MISMATCH, kernel.SOURCE, r"API mismatch: the (?:client|NVIDIA)", 2),
-    _message(Kind.NVML_FAILED, _SMI, r"Failed to initialize NVML: (?!Driver)\w|Failed to initialize NVML$"),
-    _message(Kind.NVML_FAILED, _SMI, r"GPU access blocked by the operating system"),
-    _message(Kind.NO_DEVICES, _SMI, r"No devices were found"),
-    _message(Kind.NOT_FOUND, _SMI, r"nvidia-smi['’]?:? (?:command )?not found|nvidia-smi' is not recognized"),
-    _message(Kind.NO_DEVICES, kernel.SOURCE,
+    _Message(Kind.MISMATCH, _SMI, r"Driver/library version mismatch", 1),
+    _Message(Kind.MISMATCH, kernel.SOURCE, r"API mismatch: the (?:client|NVIDIA)", 2),
+    _Message(Kind.NVML_FAILED, _SMI, r"Failed to initialize NVML: (?!Driver)\w|Failed to initialize NVML$"),
+    _Message(Kind.NVML_FAILED, _SMI, r"GPU access blocked by the operating system"),
+    _Message(Kind.NO_DEVICES, _SMI, r"No devices were found"),
+    _Message(Kind.NOT_FOUND, _SMI, r"nvidia-smi['’]?:? (?:command )?not found|nvidia-smi' is not recognized"),
+    _Message(Kind.NO_DEVICES, kernel.SOURCE,
         r"NVRM:\s*No NVIDIA (?:GPU|graphics adapter)s? found|None of the NVIDIA devices were initialized"),
-    _message(Kind.DEVICE_HANDLE, _SMI,
+    _Message(Kind.DEVICE_HANDLE, _SMI,
         r"Unable to determine the device handle for (?P<gpu>gpu ?\d{1,3}):? (?![0-9a-f]{4})"),
-    _message(Kind.FALLEN_OFF, "lspci",  # a laptop switches its GPU off
+    _Message(Kind.FALLEN_OFF, "lspci",  # a laptop switches its GPU off
         r"^(?P<gpu>[0-9a-f:.]{7,12}) .{1,40}NVIDIA (?!.{0,90}(?:Mobile|Max-Q|\dMX?\])).{1,100}"
         r"\(rev ff\)"),
-    _message(Kind.FALLEN_OFF, kernel.SOURCE,
+    _Message(Kind.FALLEN_OFF, kernel.SOURCE,
         r"fallen off the bus|NV_ERR_GPU_IS_LOST|GPU lost from the bus"),
-    _message(Kind.RESET_REQUIRED, kernel.SOURCE, r"NV_ERR_RESET_REQUIRED|(?<!: )GPU requires (?:a )?reset"),
-    _message(Kind.NVLINK_FATAL, kernel.SOURCE, r"NVLink: fatal error detected on link \d+"),
-    _message(Kind.INIT_FAILED, kernel.SOURCE,
+    _Message(Kind.RESET_REQUIRED, kernel.SOURCE, r"NV_ERR_RESET_REQUIRED|(?<!: )GPU requires (?:a )?reset"),
+    _Message(Kind.NVLINK_FATAL, kernel.SOURCE, r"NVLink: fatal error detected on link \d+"),
+    _Message(Kind.INIT_FAILED, kernel.SOURCE,
         r"RmInitAdapter failed|rm_init_adapter failed|probe (?:routine|"
         r"with driver nvidia) failed"),
-    _message(Kind.BAR_INVALID, kernel.SOURCE,
+    _Message(Kind.BAR_INVALID, kernel.SOURCE,
         r"PCI I/O region assigned to your NVIDIA device is invalid", 1),
-    _message(Kind.GSP_FAILED, kernel.SOURCE,
+    _Message(Kind.GSP_FAILED, kernel.SOURCE,
         r"Cannot initialize GSP firmware|GSP firmware (?:boot|load)\w* failed|"
         r"Timeout .{0,40}waiting for RPC (?:response )?from (?:GPU\d+ )?GSP"),
-    _message(Kind.UNHEALTHY_DEVICE, "device plugin",
+    _Message(Kind.UNHEALTHY_DEVICE, "device plugin",
         r"device marked unhealthy|marking device as unhealthy|the device will go unhealthy"),
-    _message(Kind.FM_MISMATCH, _FM, r"fabric manager .{0,80}(?:don't|doesn't|does not) match"),
-    _message(Kind.FM_FAILED, _FM,
+    _Message(Kind.FM_MISMATCH, _FM, r"fabric manager .{0,80}(?:don't|doesn't|does not) match"),
+    _Message(Kind.FM_FAILED, _FM,
         r"nvidia-fabricmanager\.service: (?:Failed|Main process exited)|"
         r"nv-fabricmanager\S* .{0,80}failed! Exit code"),
-    _message(Kind.FABRIC_NOT_READY, _CUDA,
+    _Message(Kind.FABRIC_NOT_READY, _CUDA,
         r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady|"
         r"(?:CUDA )?error 802\b"),
-    _message(Kind.FABRIC_NOT_READY, _SMI, r"Fabric\b.{0,40}State\W{1,4}In Progress"),
-    _message(Kind.FABRIC_LOST, kernel.SOURCE,
+    _Message(Kind.FABRIC_NOT_READY, _SMI, r"Fabric\b.{0,40}State\W{1,4}In Progress"),
+    _Message(Kind.FABRIC_LOST, kernel.SOURCE,
         r"NV_ERR_FABRIC_STATE_OUT_OF_SYNC|Failed to send inband data"),
-    _message(Kind.CUDA_ECC, _CUDA,
+    _Message(Kind.CUDA_ECC, _CUDA,
         r"uncorrectable ECC error|CUDA_ERROR_ECC_UNCORRECTABLE|cudaErrorECCUncorrectable"),
-    _message(Kind.CUDA_NVLINK, _CUDA,
+    _Message(Kind.CUDA_NVLINK, _CUDA,
         r"uncorrectable NVLink error|CUDA_ERROR_NVLINK_UNCORRECTABLE|cudaErrorNvlinkUncorrectable"),
-    _message(Kind.CUDA_PROGRAM, _CUDA,
+    _Message(Kind.CUDA_PROGRAM, _CUDA,
         r"an illegal memory access was encountered|device-side assert triggered|"
         r"(?:misaligned address|illegal instruction was encountered)|unspecified launch failure"),
-    _message(Kind.CUDA_FAILED, _CUDA,
+    _Message(Kind.CUDA_FAILED, _CUDA,
         r"failed to initialize CUDA|no CUDA-capable device is detected|"
         r"all CUDA-capable devices are busy or unavailable|"
         r"CUDA driver version is insufficient|CUDA error: unknown error|"
         r"CUDA_ERROR_UNKNOWN|CUDA unknown error"),
-    _message(Kind.NETWORK_FAILED, _CUDA,
+    _Message(Kind.NETWORK_FAILED, _CUDA,
         r"NET/IB ?: Got completion from peer \S{1,64} with (?:error|status)[ =]\d+", 1),
-    _message(Kind.NCCL_FAILED, _CUDA,
+    _Message(Kind.NCCL_FAILED, _CUDA,
         r"Watchdog caught collective operation timeout|\bnccl(?:UnhandledCuda|System|Internal|Remote)Error\b|"
         r"NCCL error in:"),
-    _message(Kind.NCCL_FAILED, _CUDA, r"^\W{0,4}(?:\[rank\d+\]: *)?Cuda failure \d* ?'"),
-    _message(Kind.INFOROM, _SMI, r"infoROM is corrupted at gpu (?P<gpu>[0-9a-f:.]{7,16})"),
-    _message(Kind.NIC_DOWN, _NIC,
+    _Message(Kind.NCCL_FAILED, _CUDA, r"^\W{0,4}(?:\[rank\d+\]: *)?Cuda failure \d* ?'"),
+    _Message(Kind.INFOROM, _SMI, r"infoROM is corrupted at gpu (?P<gpu>[0-9a-f:.]{7,16})"),
+    _Message(Kind.NIC_DOWN, _NIC,
         r"\b(?:mlx5_core|bnxt_en|ice|irdma) [0-9a-f:.]{7,12} (?P<gpu>\w{2,16}): Link down"),
-    _message(Kind.NOT_JUDGED, "lspci",
+    _Message(Kind.NOT_JUDGED, "lspci",
         r"^[0-9a-f:.]{7,12} (?:3D|VGA compatible) controller: NVIDIA"),
-    _message(Kind.NOT_JUDGED, "nvidia-smi nvlink -c", r"^Link \d+, P2P is supported: (?:true|false)"),
-    _message(Kind.NOT_JUDGED, "nvidia-smi's table of MIG devices", r"^\s*MIG devices:"),
-    _message(Kind.NOT_JUDGED, "a test that mpirun did not start", r"^There are not enough slots available"),
-    _message(Kind.NOT_JUDGED, "nvidia-smi dmon", r"^#\s*gpu\s.*\b(?:pwr|sm|pid)\b"),
-    _message(Kind.NOT_JUDGED, "nvidia-smi --query-gpu",
+    _Message(Kind.NOT_JUDGED, "nvidia-smi nvlink -c", r"^Link \d+, P2P is supported: (?:true|false)"),
+    _Message(Kind.NOT_JUDGED, "nvidia-smi's table of MIG devices", r"^\s*MIG devices:"),
+    _Message(Kind.NOT_JUDGED, "a test that mpirun did not start", r"^There are not enough slots available"),
+    _Message(Kind.NOT_JUDGED, "nvidia-smi dmon", r"^#\s*gpu\s.*\b(?:pwr|sm|pid)\b"),
+    _Message(Kind.NOT_JUDGED, "nvidia-smi --query-gpu",
         r"^\s*(?:index|name|uuid|timestamp|pci\.bus_id|pcie\.link\.gen\.\w+), .*\b"
         r"(?:name|\w+\.gpu|power\.draw|memory\.(?:used|total)|pcie\.link\.width\.\w+)"),
-    _message(Kind.NOT_JUDGED, "dcgmi discovery", r"^\s*\d{1,3} (?:GPUs|NvSwitches|CPUs) found\.$"),
-    _message(Kind.NOT_JUDGED, "nvbandwidth", r"^nvbandwidth Version|^SUM \w+_(?:ce|sm|total) "),
-    _message(Kind.NOT_JUDGED, "p2pBandwidthLatencyTest",
+    _Message(Kind.NOT_JUDGED, "dcgmi discovery", r"^\s*\d{1,3} (?:GPUs|NvSwitches|CPUs) found\.$"),
+    _Message(Kind.NOT_JUDGED, "nvbandwidth", r"^nvbandwidth Version|^SUM \w+_(?:ce|sm|total) "),
+    _Message(Kind.NOT_JUDGED, "p2pBandwidthLatencyTest",
         r"^\[?P2P \(?Peer-to-Peer\)? GPU Bandwidth|\bP2P=(?:En|Dis)abled (?:Bandwidth|Latency) "),
-    _message(Kind.NOT_JUDGED, "NCCL's log, without results", r"\bNCCL (?:INFO|WARN) "),
-    _message(Kind.NOT_JUDGED, "nvcc --version", r"^nvcc: NVIDIA \(R\) Cuda compiler"),
-    _message(Kind.NOT_JUDGED, "ibstat", r"^CA 'mlx\w+'$"),
-    _message(Kind.NOT_JUDGED, "a command without output",
+    _Message(Kind.NOT_JUDGED, "NCCL's log, without results", r"\bNCCL (?:INFO|WARN) "),
+    _Message(Kind.NOT_JUDGED, "nvcc --version", r"^nvcc: NVIDIA \(R\) Cuda compiler"),
+    _Message(Kind.NOT_JUDGED, "ibstat", r"^CA 'mlx\w+'$"),
+    _Message(Kind.NOT_JUDGED, "a command without output",
         r"[$#] (?:sudo )?(?:dmesg|journalctl)\b.{0,80}(?:xid|nvrm|nvidia)"),
 )  # fmt: skip
-_ANY = re.compile(
-    "|".join(f"(?:{re.sub(r'[?]P<[a-z]+>', '', each.pattern.pattern)})" for each in _MESSAGES), re.IGNORECASE
-)
+_ANY = "|".join(f"(?:{each.pattern.replace('?P<gpu>', '')})" for each in _MESSAGES)
 _SHORT = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
 _RANK = re.compile(r"\[(rank\s?\d{1,5})\]|\b(rank \d{1,5})\b", re.IGNORECASE)
 _FM_UNIT = re.compile(
@@ -121,6 +116,12 @@ _FM_UNIT = re.compile(
     r"Successfully configured all the available NVSwitches"
 )
 _FM_STATE = re.compile(r"\s*Active: (failed|inactive)\b")
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """When the first line is read: a probe that reads none need not wait for it."""
+    return re.compile(pattern, re.IGNORECASE)
 
 
 def read(lines: Sequence[str], gathered: Gathered) -> None:
@@ -133,10 +134,10 @@ def read(lines: Sequence[str], gathered: Gathered) -> None:
             unit = number
         elif unit and number - unit < 8 and _FM_STATE.match(line):
             gathered.add(Kind.FM_FAILED, number, line, source=_FM)
-        if not _ANY.search(line):
+        if not _compiled(_ANY).search(line):
             continue
         for message in _MESSAGES:
-            if match := message.pattern.search(line):
+            if match := _compiled(message.pattern).search(line):
                 text = " ".join([line, *lines[number : number + message.following]])
                 subject = _subject(message, match, lines, index)
                 gathered.add(message.kind, number, text, source=message.source, subject=subject)
