@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import signal
 import sys
 from functools import partial
@@ -25,4 +26,10 @@ def main() -> int:
 if __name__ == "__main__":
     if sys.argv[1:2] == [] or sys.argv[1] not in SCENARIOS:
         sys.exit(f"python -m fleet SCENARIO, one of {', '.join(SCENARIOS)}; --help shows the options of each")
+    if os.environ.get("PYTHONHASHSEED") != "0":  # which orders sets of names: a seed has to repeat all of it
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "fleet", *sys.argv[1:]],
+            os.environ | {"PYTHONHASHSEED": "0"},
+        )
     sys.exit(main())

@@ -3,9 +3,7 @@
 import argparse
 import asyncio
 import logging
-import os
 import random
-import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -53,8 +51,6 @@ PER_NODE_AND_DAY: dict[str, float] = {
     "fault": 0.03,
 }
 """Disturbances of each node a day."""
-HEAT_WAVE_DAYS = 13.0
-"""From one heat wave to the next; each heats three of ten nodes, more than the budget allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +59,8 @@ class Size:
     days: float
     seed: int
     fast_nodes: int
+    heat_waves: float
+    """Days from one heat wave to the next; each heats three of ten nodes, more than the budget allows."""
 
 
 Say = Callable[[str], None]
@@ -172,7 +170,7 @@ class Story:
 
     async def _heat_waves(self, until: float) -> None:
         while True:
-            await asyncio.sleep(HEAT_WAVE_DAYS * DAY * self._chance.uniform(0.3, 1.0))
+            await asyncio.sleep(self.size.heat_waves * DAY * self._chance.uniform(0.3, 1.0))
             if self.loop.time() >= until:
                 return
             self.record.note(self.loop.time(), "a heat wave")
@@ -239,22 +237,22 @@ def table(story: Story) -> str:
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=int, default=500, metavar="N", help="default: 500")
     parser.add_argument("--days", type=float, default=60.0, metavar="N", help="default: 60")
+    parser.add_argument("--fast", type=int, metavar="N", help="read every hour; default: one in a hundred")
+    parser.add_argument("--heat-waves", type=float, default=13.0, metavar="DAYS", help="apart; default: 13")
     parser.add_argument("--seed", type=int, help="repeats a life; default: a new one")
 
 
 def run_scenario(chosen: argparse.Namespace) -> int:
     """0 when every change had a cause."""
-    _with_fixed_hashes()
     seed = chosen.seed if chosen.seed is not None else random.SystemRandom().randrange(100_000)
-    size = Size(nodes=chosen.nodes, days=chosen.days, seed=seed, fast_nodes=max(1, chosen.nodes // 100))
+    size = Size(
+        nodes=chosen.nodes,
+        days=chosen.days,
+        seed=seed,
+        fast_nodes=chosen.fast or max(1, chosen.nodes // 100),
+        heat_waves=chosen.heat_waves,
+    )
     print(f"{size.nodes} nodes, {size.days:g} days, --seed {seed}", flush=True)
     story = live(size, say=lambda text: print(text, flush=True))
     print(f"\n{table(story)}")
     return 1 if story.oracle.violations else 0
-
-
-def _with_fixed_hashes() -> None:
-    """The order of sets of names follows Python's hashes: the same seed has to give the same life."""
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        command = [sys.executable, "-m", "fleet", *sys.argv[1:]]
-        os.execve(sys.executable, command, os.environ | {"PYTHONHASHSEED": "0"})

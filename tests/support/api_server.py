@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -129,7 +128,7 @@ class FakeApiServer:
         metadata = patch.get("metadata", {})
         self._preconditions(before, version=metadata.get("resourceVersion"), uid=metadata.get("uid"))
         after = merged(before, patch)
-        after["metadata"] |= {key: before["metadata"][key] for key in ("resourceVersion", "uid")}
+        after["metadata"] = after["metadata"] | {k: before["metadata"][k] for k in ("resourceVersion", "uid")}
         if path in CUSTOM:
             kept = "spec" if sub else "status"
             own = {kept: before[kept]} if kept in before else {}
@@ -139,7 +138,7 @@ class FakeApiServer:
         if path == NODES:
             _own_labels(before, after, manager)
         self._check(path, after)
-        if _same(before, after):
+        if before == after:
             return copied(before)
         if path == REPORTS:
             old, new = _last_run(before), _last_run(after)
@@ -156,7 +155,7 @@ class FakeApiServer:
             raise ApiError(422, "Invalid", "the server rejected our request: test failed")
         parts = {step["path"].strip("/"): step["value"] for step in patch if step["op"] == "replace"}
         after = copied(before) | copied(parts)
-        return copied(before) if _same(before, after) else self._store(path, after, "MODIFIED")
+        return copied(before) if before == after else self._store(path, after, "MODIFIED")
 
     def patch_conditions(self, name: str, patch: Body) -> Body:
         before = self.objects[NODES].get(name)
@@ -171,7 +170,7 @@ class FakeApiServer:
             else:
                 conditions[entry["type"]] = conditions.get(entry["type"], {}) | entry
         after["status"]["conditions"] = list(conditions.values())
-        return copied(before) if _same(before, after) else self._store(NODES, after, "MODIFIED")
+        return copied(before) if before == after else self._store(NODES, after, "MODIFIED")
 
     def delete(self, path: str, name: str, options: Body) -> Body:
         """Delete now, or, for a pod on a node, once its kubelet confirms."""
@@ -200,7 +199,6 @@ class FakeApiServer:
             raise conflict(f"the object has been modified: {version}, is {metadata['resourceVersion']}")
 
     def _check(self, path: str, body: Body) -> None:
-        json.dumps(body)
         if kind := CUSTOM.get(path) or {HISTORIES: names.HISTORY_PLURAL}.get(path):
             wrong = schema.errors(body | {"metadata": {}}, schema.schema(kind))
             if wrong:
@@ -221,26 +219,27 @@ class FakeApiServer:
             changed = before.get("spec") != body.get("spec")
             body["metadata"]["generation"] = before["metadata"].get("generation", 0) + changed
         self.objects[path][body["metadata"]["name"]] = body
-        self._notify(path, kind, body)
-        return copied(body)
+        return self._tell(path, kind, body)
 
     def _remove(self, path: str, name: str) -> None:
         body = self.objects[path].pop(name)
         self._version += 1
-        body = copied(body)
-        body["metadata"]["resourceVersion"] = str(self._version)
-        self._notify(path, "DELETED", body)
+        last = body["metadata"] | {"resourceVersion": str(self._version)}
+        self._tell(path, "DELETED", body | {"metadata": last})
 
-    def _notify(self, path: str, kind: str, body: Body) -> None:
+    def _tell(self, path: str, kind: str, body: Body) -> Body:
+        """One copy for all who hear of it, and for who asked: nobody changes it."""
+        told = copied(body)
         for subscriber in self.subscribers:
-            subscriber(path, kind, copied(body))
+            subscriber(path, kind, told)
+        return told
 
 
 def merged(before: Any, patch: Any) -> Any:
-    """RFC 7386."""
+    """RFC 7386; what the patch leaves alone is shared with `before`."""
     if not isinstance(patch, dict):
         return copied(patch)
-    after = copied(before) if isinstance(before, dict) else {}
+    after = dict(before) if isinstance(before, dict) else {}
     for key, value in patch.items():
         if value is None:
             after.pop(key, None)
@@ -251,10 +250,6 @@ def merged(before: Any, patch: Any) -> Any:
 
 def _labels(body: Body) -> dict[str, str]:
     return body["metadata"].get("labels") or {}
-
-
-def _same(before: Body, after: Body) -> bool:
-    return json.dumps(before, sort_keys=True) == json.dumps(after, sort_keys=True)
 
 
 def _last_run(report: Body) -> Body | None:

@@ -3,6 +3,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ SHORT = {"b": BAD, "g": GOOD, "n": NO_LOAD, "u": UNSURE}
 MARK = "told "
 
 
+@cache
 def saying(codes: str, *, load: bool = True, psu: str = "") -> Result:
     """A pair of TITANs of which the judge will say "hot=b gpu-lost=g", and good of the rest."""
     text = f"{MARK}{codes};{'loaded' if load else 'idle'};{psu}"

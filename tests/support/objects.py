@@ -4,9 +4,11 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 import msgspec
+from msgspec import structs
 from msgspec.structs import replace
 
-from nodegauge_contract import Result, text
+from nodegauge_contract import Result, columns
+from nodegauge_contract.document import _lines
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Labels, Mode, Policy, PolicySpec
 from nodegauge_operator.api.report import DesiredNode, Outcome, Report, Run, stamp
@@ -292,8 +294,18 @@ def document(result: Result, pod: PodView) -> Result:
     return replace(result, run=names.run_of_pod(pod.name), node=pod.node, probe=pod.probe)
 
 
+_written: dict[tuple[str, int], tuple[Any, list[str]]] = {}
+"""By name and identity: what results share, such as the GPUs of a machine, is written once."""
+
+
 def addressed(result: Result, pod: PodView) -> str:
-    return text(document(result, pod))
+    """What a probe writes, as `nodegauge_contract.text` does."""
+    result, lines = document(result, pod), []
+    for name, value in zip(result.__struct_encode_fields__, structs.astuple(result), strict=True):
+        if (name, id(value)) not in _written:
+            _written[name, id(value)] = value, _lines(columns.fold({name: msgspec.to_builtins(value)}))
+        lines += _written[name, id(value)][1]
+    return "{" + ",\n".join(lines) + "}\n"
 
 
 def paths_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -121,7 +121,7 @@ class SteppedOperator:
         drive(self.reconciler.watch_sets.keep(on_change=lambda: None))
 
     def _receive(self, path: str, kind: str, body: api_server.Body) -> None:
-        self.inbox.append((path, kind, api_server.copied(body)))
+        self.inbox.append((path, kind, body))
 
     def die(self) -> None:
         self.cluster.subscribers.remove(self._receive)

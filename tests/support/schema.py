@@ -22,6 +22,7 @@ SIZES = (
     ("minLength", str, -1),
     ("minItems", list, -1),
 )
+BOUNDS = {*(word for word, *_ in SIZES), "enum", "pattern", "minimum", "maximum", "format"}
 
 
 @cache
@@ -49,11 +50,13 @@ def errors(value: Any, rules: dict[str, Any], path: str = "") -> list[str]:
     kind = rules.get("type")
     if kind and (not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind != "boolean")):
         return [f"{path}: {value!r:.80} is no {kind}"]
-    result = [f"{path}: {value!r:.80} breaks {word}" for word in _bounds(value, rules)]
+    result = []
+    if not BOUNDS.isdisjoint(rules):
+        result += [f"{path}: {value!r:.80} breaks {word}" for word in _bounds(value, rules)]
     if isinstance(value, list):
         for i, item in enumerate(value):
             result += errors(item, rules.get("items", {}), f"{path}[{i}]")
-    if isinstance(value, dict):
+    elif isinstance(value, dict):
         known, more = rules.get("properties", {}), rules.get("additionalProperties")
         result += [f"{path}.{name}: required" for name in rules.get("required", ()) if name not in value]
         for name, item in value.items():

@@ -20,15 +20,16 @@ from nodegauge_operator.reconcile.breaker import Breaker
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.gate_rate import GateRate
 
-SMALL = Size(nodes=20, days=10, seed=3, fast_nodes=4)
+SMALL = Size(nodes=20, days=10, seed=3, fast_nodes=4, heat_waves=3)
 
 pytestmark = pytest.mark.timeout(1800)  # days of a fleet are work: nothing is measured here
 
 
 @pytest.mark.slow
-def test_every_change_in_a_disturbed_week_has_a_cause() -> None:
+def test_every_change_in_disturbed_days_has_a_cause() -> None:
     """In a process of its own: only there a seed fixes the order of sets too."""
-    command = [sys.executable, "-m", "fleet", "life", "--nodes", "20", "--days", "6", "--seed", "3"]
+    size = ["--nodes=20", "--days=10", "--seed=3", "--fast=4", "--heat-waves=3"]  # as SMALL
+    command = [sys.executable, "-m", "fleet", "life", *size]
     result = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "0 violations" in result.stdout
@@ -47,7 +48,6 @@ def left_at_once(*args: Any, policy: Any, known: Callable[..., Any] = gates.afte
 IMPATIENT = replace(process.SETTINGS_OF_LIFE, release_grace=0.0)
 Patch = tuple[Any, str, Any]
 SABOTAGE: dict[str, tuple[str, list[Patch]]] = {
-    "does nothing wrong": ("", []),
     "ages by waiting": ("without a cause", [(Context, "expires_at", expires_by_waiting)]),
     "has no grace": ("without a cause", [(process, "SETTINGS_OF_LIFE", IMPATIENT)]),
     "ignores budget and incidents": (
@@ -70,6 +70,5 @@ def test_the_oracle_sees_a_broken_operator(what: str, monkeypatch: pytest.Monkey
     for patch in patches:
         monkeypatch.setattr(*patch)
     monkeypatch.setattr(story, "MOST_VIOLATIONS", 1)
-    monkeypatch.setattr(story, "HEAT_WAVE_DAYS", 3.0)
     heads = [violation.splitlines()[0] for violation in live(SMALL).oracle.violations]
-    assert any(text in head for head in heads) if patches else heads == []
+    assert any(text in head for head in heads), "the same days of the product as it is have no violation"

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_operator import names
+from nodegauge_operator.core import planner
 from nodegauge_operator.kube.errors import KubeError
 from support.api_server import NODES, POLICIES
 from support.client import Killed
@@ -202,15 +203,19 @@ def test_two_operators_by_mistake_do_no_harm(story: Story) -> None:
         assert counted == len(both.cluster.judged), "where it was written"
 
 
-def test_what_a_run_writes() -> None:
+def test_what_a_run_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And how often it is decided: no write that follows from a report in line asks again."""
+    decided: list[object] = []
+    known = planner.decide
+    monkeypatch.setattr(planner, "decide", lambda *asked: decided.append(asked) or known(*asked))
     operator = one_node()
     pod, status, gone = "POST pods", "PATCH nodereports/status", "DELETE pods"
     first = ["POST nodereports", pod, "PATCH nodes", status, "PATCH nodes/status", "POST events", gone]
     for expected in (first, [pod, status, gone], [pod, "PATCH nodes", status, gone], [pod, status, gone]):
-        operator.client.log.clear()
-        operator.client.reads.clear()
+        for log in (operator.client.log, operator.client.reads, decided):
+            log.clear()
         operator.run()
         operator.catch_up(granted=False)
-        assert (operator.client.log, operator.client.reads) == (expected, [])
+        assert (operator.client.log, operator.client.reads, len(decided)) == (expected, [], 4)
         operator.cluster.pass_time(INTERVAL)
         operator.cluster.results["node-1"] = WARMER

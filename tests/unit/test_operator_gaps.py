@@ -233,6 +233,14 @@ def test_a_write_that_took_long_to_fail_was_unanswered_all_the_while() -> None:
     assert operator.reconciler.gaps.over_at(None, None) == operator.cluster.now
 
 
+def test_what_time_changes_while_a_write_is_made_is_looked_at_next() -> None:
+    operator = one_node()
+    operator.run()
+    operator.cluster.pass_time(INTERVAL)
+    operator.client.answered = lambda verb, path: operator.cluster.pass_time(LONG) if path == PODS else None
+    assert operator.catch_up().wake_at < operator.cluster.now
+
+
 def test_a_clock_that_is_set_back_delays_no_run_on_a_cordoned_node() -> None:
     operator = one_node()
     operator.run()

@@ -206,6 +206,8 @@ Step = (
     | DeleteReading
     | WriteHistory
 )
+FOLLOWING = SetCondition | CreatePod | DeletePod | WriteHistory
+"""Writes that follow from a report which says what it should, and change nothing of what it should say."""
 
 
 def key_of(step: Step) -> Hashable:

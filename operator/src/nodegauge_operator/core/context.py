@@ -157,6 +157,9 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     """The last run that this process judged and that the report does not hold yet."""
     fresh: frozenset[type] = frozenset()
     """Reads that were made for this very question."""
+    settled: bool = False
+    """At `now` this report was found to say what it should, and what was written since changes nothing of
+    that (`actions.FOLLOWING`): nothing is to be decided again.  What comes meanwhile wakes the node."""
     since: float = 0.0
     """Since when nodes can be read without a gap (`reconcile.gaps`), epoch seconds."""
     declined: Mapping[Hashable, str] = {}
@@ -235,8 +238,8 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         return access_of(self.node, self.defaults.driver_access)
 
     def after(self, status: ReportStatus) -> Context:
-        """The same node with another status."""
-        return self if status is self.status else replace(self, status=status)
+        """The same node with another status; what was computed stays if nothing differs."""
+        return self if status == self.status else replace(self, status=status)
 
     def unjudged_part(self, probe: str) -> PartView | None:
         """What this probe left of this very node, unless it was judged, or is one from before what was

@@ -37,7 +37,8 @@ def fitted(status: ReportStatus) -> ReportStatus:
     transitions = [replace(change, why=cut(change.why, MAX_WHY)) for change in status.transitions]
     status = replace(status, gates=gates, transitions=transitions)
     for step in STEPS:
-        if size(status) <= LIMIT:
+        # the size with what is None is a bound that costs little
+        if len(msgspec.json.encode(status)) <= LIMIT or size(status) <= LIMIT:
             return status
         status = step(status)
     return status

@@ -58,6 +58,7 @@ class Queue:
         self._cache = cache
         self._counters = counters
         self._pool = pool
+        self._kinds = kinds_of(pool)
         self.most = most
 
     def wait(self, name: str, wait: Wait | None) -> None:
@@ -76,16 +77,18 @@ class Queue:
 
     def running(self) -> Set[str]:
         """Nodes that have a pod of the pool."""
-        return self._cache.nodes_with_pods(*kinds_of(self._pool))
+        return self._cache.nodes_with_pods(*self._kinds)
 
     def grant(self, *, running: Set[str], busy: Set[str]) -> list[str]:
         """Grant the free slots to the nodes that waited longest, and return those.
 
         `running`: nodes with a pod of the pool; `busy` nodes stay in the queue, and do not block others.
         """
+        if not self.waiting:
+            return []
         taken = running | self.granted.keys()
         left = self.most - len(taken)
-        if not self.waiting or left <= 0:
+        if left <= 0:
             return []
         free, starts = self._free_slots(taken), self._slow_starts(running)
         candidates = [
@@ -182,6 +185,8 @@ class Concurrency:
         """
         granted: list[str] = []
         busy: set[str] = set()
+        if not any(queue.waiting for queue in self._queues.values()):
+            return granted
         for queue in self._queues.values():
             running = queue.running()
             granted += queue.grant(running=running, busy=busy | running)

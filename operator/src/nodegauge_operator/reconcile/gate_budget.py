@@ -286,6 +286,8 @@ class GateBudget:
 
     def _kept(self, scope: str, gated: Set[str]) -> set[str]:
         """Nodes other than the gated ones for which a slot is kept."""
+        if not (self._offered or self._reserved):
+            return set()
         offered = (name for name, policy in self._offered.items() if scope in (policy, CLUSTER))
         return {*self._writing(scope), *offered} - gated
 

@@ -8,7 +8,6 @@ counts as finished; an unexpected error in the loop itself ends the task, and wi
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import time
@@ -416,9 +415,11 @@ class Sweep:
             waits.append(self._list_schedule.due_at() - time.monotonic())
         if self.may_write and not self._status_task.busy:
             waits.append(self._policy_status.due_at() - self._clock())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.02, min(waits))):
-                await self._wakeup.wait()
+        alarm = asyncio.get_running_loop().call_later(max(0.02, min(waits)), self._wakeup.set)
+        try:
+            await self._wakeup.wait()
+        finally:
+            alarm.cancel()
 
     async def _reconcile(self, name: str) -> None:
         """Reconcile one node; an error is tried again later and affects no other node."""

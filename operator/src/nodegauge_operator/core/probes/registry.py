@@ -6,6 +6,7 @@ A pod of a probe that is not listed was made by another version: it is deleted, 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from nodegauge_judge import CATALOGUE
 from nodegauge_operator.core import gates
@@ -56,4 +57,9 @@ def labels() -> Iterator[Label]:
 
 def label_keys() -> frozenset[str]:
     """Keys of the labels that are ours on every node."""
-    return frozenset(label.key for label in labels())
+    return _label_keys(tuple(EVERY.values()))
+
+
+@lru_cache(maxsize=4)
+def _label_keys(kinds: tuple[Kind, ...]) -> frozenset[str]:
+    return frozenset(label.key for kind in kinds for label in kind.labels)
