@@ -87,6 +87,9 @@ FAULTS: dict[str, tuple[Series, int]] = {
     "NodegaugeNodeThrottled": (fault("thermal", "hot", "throttled"), 0),
     "NodegaugeNodeUnread": (fault("unread", "call-hung", ""), 0),
     "NodegaugeBmcReaderAbsent": (ending(BMC), 0),
+    "NodegaugeListsFail": (since("nodegauge_failed_lists", "3"), 0),
+    "NodegaugeReadingsUnprotected": (since("nodegauge_readings_protected", "0", before="1"), 0),
+    "NodegaugeBmcReadingOld": (since("nodegauge_bmc_oldest_reading_age_seconds", "86401"), 0),
 } | {alert: (changing(changes), 0) for alert, changes in CHANGES.items()}
 """By alert: the series that differ from the healthy ones, and the minutes until its query is true."""
 
