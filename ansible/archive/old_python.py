@@ -58,7 +58,7 @@ class Edit(NamedTuple):
 def translated(source: str, *, name: str, oldest: tuple[int, int]) -> str:
     """The source as `oldest` runs it; `name`: the file, for errors.  Raises `BuildError`."""
     tree = ast.parse(source, name)
-    edits = _Edits(name, oldest, annotations={id(part) for part in _annotations(tree)})
+    edits = _Edits(name, oldest)
     edits.visit(tree)
     made = list(edits.made)
     if edits.imported:
@@ -76,8 +76,8 @@ def translated(source: str, *, name: str, oldest: tuple[int, int]) -> str:
 class _Edits(ast.NodeVisitor):
     """What has to change in one file."""
 
-    def __init__(self, name: str, oldest: tuple[int, int], *, annotations: set[int]) -> None:
-        self.name, self.oldest, self.annotations = name, oldest, annotations
+    def __init__(self, name: str, oldest: tuple[int, int]) -> None:
+        self.name, self.oldest, self.annotating = name, oldest, False
         self.made: list[Edit] = []
         self.imported: set[str] = set()
 
@@ -86,6 +86,18 @@ class _Edits(ast.NodeVisitor):
             f"{self.name}:{node.lineno}: Python {_dotted(self.oldest)} has no {what}; write it without, or "
             "teach ansible/archive/old_python.py to translate it"
         )
+
+    def visit_annotated(self, node: ast.AST) -> None:
+        """All within an annotation names types."""
+        before = self.annotating
+        for name, value in ast.iter_fields(node):
+            self.annotating = before or name in ("annotation", "returns")
+            for part in value if isinstance(value, list) else [value]:
+                if isinstance(part, ast.AST):
+                    self.visit(part)
+        self.annotating = before
+
+    visit_arg = visit_AnnAssign = visit_FunctionDef = visit_AsyncFunctionDef = visit_annotated
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
@@ -134,7 +146,7 @@ class _Edits(ast.NodeVisitor):
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
         members = list(_members(node))
-        typed = [id(node) in self.annotations or _names_a_type(one) for one in members]
+        typed = [self.annotating or _names_a_type(one) for one in members]
         if not isinstance(node.op, ast.BitOr) or not any(typed):
             self.generic_visit(node)
             return
@@ -160,15 +172,6 @@ class _Edits(ast.NodeVisitor):
         elif more:
             text += more
         self.made.append(Edit((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset), text))
-
-
-def _annotations(tree: ast.Module) -> Iterator[ast.AST]:
-    """Every node within an annotation."""
-    for node in ast.walk(tree):
-        for name in ("annotation", "returns"):
-            annotation = getattr(node, name, None)
-            if annotation is not None:
-                yield from ast.walk(annotation)
 
 
 class _Unions(ast.NodeTransformer):

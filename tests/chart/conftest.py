@@ -41,3 +41,9 @@ def cluster(helm: Helm, empty_plane: ControlPlane, chart_pods: ChartPods) -> Ite
     on_cluster = replace(helm, plane=empty_plane)
     yield on_cluster
     clear(empty_plane.rest())
+
+
+@pytest.fixture
+def lean(cluster: Helm) -> Helm:
+    """The same without the admission policies, for what has nothing to do with them."""
+    return replace(cluster, lean=True)

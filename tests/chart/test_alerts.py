@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from nodegauge_operator.core.gates import GATES
 from support.chart import ALL, ROOT, Helm, of_kind, only
@@ -52,8 +53,6 @@ def ending(series: Series) -> Series:
 BMC = {name: values for name, values in healthy().items() if "_bmc_" in name}
 OPERATOR = {name: values for name, values in healthy().items() if name not in BMC}
 RUNS = 'nodegauge_runs_total{outcome="read",probe="nccl",reason="Read"}'
-AGE = 'nodegauge_oldest_reading_age_seconds{{last_run="{}",policy="default"}}'
-NODES = 'nodegauge_nodes{{policy="default",verdict="{}"}}'
 LAST_PASS = str(60 * (BREAK - 1))
 PASSES = "nodegauge_last_pass_timestamp_seconds"
 NODE = 'node="gpu-7",policy="default"'
@@ -65,29 +64,18 @@ def fault(cause: str, code: str, taint: str) -> Series:
     return since(FAULT.format(cause, code, taint), "1", before="_")
 
 
+def changing(changes: dict[str, list[Any] | str]) -> Series:
+    result: Series = {}
+    for series, change in changes.items():
+        before, after = map(str, change) if isinstance(change, list) else ("", change)
+        result |= since(series, after, before=before) if before else counting(series)
+    return result
+
+
+CHANGES = yaml.safe_load(Path(__file__).with_name("alert-changes.yaml").read_text("utf-8"))
 FAULTS: dict[str, tuple[Series, int]] = {
     "NodegaugeOperatorAbsent": (ending(OPERATOR), 0),
     "NodegaugeOperatorStuck": ({PASSES: healthy()[PASSES][:BREAK] + [LAST_PASS] * (LENGTH - BREAK)}, 5),
-    "NodegaugeOperatorNotReady": (since("nodegauge_ready", "0", before="1"), 0),
-    "NodegaugeStandingBy": (since("nodegauge_standing_by", "1"), 0),
-    "NodegaugePolicyNotReady": (since('nodegauge_obstacles{policy="default",kind="label"}', "1"), 0),
-    "NodegaugeListsFail": (since("nodegauge_failed_lists", "3"), 0),
-    "NodegaugeReadingsUnprotected": (since("nodegauge_readings_protected", "0", before="1"), 0),
-    "NodegaugeWatchersMissing": (since('nodegauge_watchers_ready{policy="default"}', "0", before="1"), 0),
-    "NodegaugeNodesSilent": (since('nodegauge_silent_nodes{policy="default",reason="unreadable"}', "1"), 0),
-    "NodegaugeReadingsOld": (since(AGE.format("read"), "1201", before="1200"), 0),
-    "NodegaugeNodesUnread": (since(AGE.format("unread"), "3601", before="3600"), 0),
-    "NodegaugeHeldBack": (since('nodegauge_held_back_nodes{policy="default"}', "1"), 0),
-    "NodegaugeIncidentOpen": (since('nodegauge_incidents_open{policy="default",cause="thermal"}', "1"), 0),
-    "NodegaugeNothingPasses": (
-        since(NODES.format("pass"), "_", before="11")
-        | since(NODES.format("warn"), "_", before="1")
-        | since(NODES.format("fail"), "16", before="4"),
-        0,
-    ),
-    "NodegaugePodsRefused": (counting("nodegauge_pods_refused_total"), 0),
-    "NodegaugeWritesFail": (counting('nodegauge_reconcile_failures_total{kind="Forbidden"}'), 0),
-    "NodegaugeReportsUnreadable": (since('nodegauge_unreadable_reports{policy="default"}', "1"), 0),
     "NodegaugeBenchmarksStarve": (
         since('nodegauge_waiting_nodes{probe="nccl"}', "5")
         | {RUNS: [str(min(n, BREAK)) for n in range(LENGTH)]},
@@ -98,12 +86,11 @@ FAULTS: dict[str, tuple[Series, int]] = {
     "NodegaugeNodeDegraded": (fault("nccl", "p2p-broken", "unhealthy"), 0),
     "NodegaugeNodeThrottled": (fault("thermal", "hot", "throttled"), 0),
     "NodegaugeNodeUnread": (fault("unread", "call-hung", ""), 0),
-    "NodegaugeNodesLeftOut": (since('nodegauge_node_faults_left_out{policy="default"}', "1"), 0),
     "NodegaugeBmcReaderAbsent": (ending(BMC), 0),
-    "NodegaugeBmcsUnread": (since('nodegauge_bmc_bmcs{state="timeout"}', "17"), 0),
+    "NodegaugeListsFail": (since("nodegauge_failed_lists", "3"), 0),
+    "NodegaugeReadingsUnprotected": (since("nodegauge_readings_protected", "0", before="1"), 0),
     "NodegaugeBmcReadingOld": (since("nodegauge_bmc_oldest_reading_age_seconds", "86401"), 0),
-    "NodegaugeBmcReadingsNotWritten": (counting("nodegauge_bmc_unwritten_total"), 0),
-}
+} | {alert: (changing(changes), 0) for alert, changes in CHANGES.items()}
 """By alert: the series that differ from the healthy ones, and the minutes until its query is true."""
 
 

@@ -103,52 +103,37 @@ def test_an_install_creates_every_object_and_an_uninstall_keeps_only_the_crds(
     assert rest.get(dra.rules_path(rest))["items"] == []
 
 
-def test_upgrades_and_rollbacks_keep_the_policy_while_values_name_it(cluster: Helm, rest: Rest) -> None:
+BAD: Object = {"policy": {"spec": {"probes": {"health": {"interval": "10s"}}}}}
+
+
+def test_upgrades_and_rollbacks_keep_the_policy_while_values_name_it(lean: Helm, rest: Rest) -> None:
     """Changed values are merged, what people have set stays, a policy that CEL refuses changes nothing.  A
-    rollback to before the policy keeps it.  One that the values no longer name goes; others' stay."""
-    cluster.install()
+    rollback to before the policy keeps it.  One that the values no longer name goes; others' stay.  Where
+    values say so an uninstall keeps nothing, and needs no clean-up Job."""
+    lean.install()
     before = policies(rest)["default"]["metadata"]["uid"]
     rest.patch(f"{POLICIES}/default", {"spec": {"mode": "Observe"}})
-    cluster.upgrade({"policy": {"spec": {"probes": {"health": {"interval": "5m"}}}}})
+    lean.upgrade({"policy": {"spec": {"probes": {"health": {"interval": "5m"}}}}})
     policy = policies(rest)["default"]
     assert policy["metadata"]["uid"] == before
     assert policy["spec"]["mode"] == "Observe"
     assert policy["spec"]["probes"]["health"]["interval"] == "5m"
     with pytest.raises(HelmFailed, match=r"spec\.probes\.health\.deadline"):
-        cluster.upgrade({"policy": {"spec": {"probes": {"health": {"interval": "10s"}}}}})
+        lean.upgrade(BAD)
     assert policies(rest)["default"]["spec"] == policy["spec"]
-    cluster.release("rollback", "1")
+    lean.release("rollback", "1")
     after = policies(rest)["default"]
     assert after["metadata"]["uid"] == before
     assert after["spec"]["probes"]["health"]["interval"] == "15m", "the first revision's"
     assert after["spec"]["mode"] == "Observe", "set by a person, and not by that revision"
-    cluster.upgrade()
+    lean.upgrade()
     kind = {"apiVersion": "nodegauge.dev/v1alpha1", "kind": "GPUValidationPolicy"}
     rest.create(POLICIES, kind | {"metadata": {"name": "foreign"}, "spec": {"nodeSelector": {}}})
-    cluster.upgrade({"policy": {"name": "other"}})
-    assert set(policies(rest)) == {"foreign", "other"}
-    cluster.upgrade({"policy": {"create": False}})
+    lean.upgrade({"policy": {"create": False}})
     assert set(policies(rest)) == {"foreign"}
-
-
-def test_uninstall_keeps_nothing_where_values_say_so(cluster: Helm, rest: Rest) -> None:
-    """The chart's policy goes also without the clean-up Job."""
-    cluster.install({"cleanup": {"enabled": False}, "crds": {"keep": False}})
-    kept_alone(rest, cluster.release("uninstall"), crds=0)
-
-
-def test_an_invalid_first_policy_fails_the_install(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:
-    """Long before Helm's timeout; the pod names the field, and an upgrade repairs it."""
-    bad: Object = {"policy": {"spec": {"probes": {"health": {"interval": "10s"}}}}}
-    with pytest.raises(HelmFailed, match="ng-nodegauge-policy"):
-        cluster.install(bad)
-    assert "spec.probes.health.deadline" in chart_pods.output["policy-writer"]
-    (pod,) = [p for p in rest.get(PODS)["items"] if "policy" in p["metadata"]["name"]]
-    (status,) = pod["status"]["containerStatuses"]
-    assert "spec.probes.health.deadline" in status["state"]["terminated"]["message"]
-    assert policies(rest) == {}
-    cluster.upgrade()
-    assert set(policies(rest)) == {"default"}
+    lean.upgrade({"policy": {"name": "other"}, "cleanup": {"enabled": False}, "crds": {"keep": False}})
+    assert set(policies(rest)) == {"foreign", "other"}
+    kept_alone(rest, lean.release("uninstall"), crds=0)
 
 
 SECOND: Object = {"crds": {"enabled": False}, "policy": {"create": False}}
@@ -237,10 +222,8 @@ def advised() -> list[list[str]]:
     return [shlex.split(c.partition("  #")[0]) for c in [*lines, *spans] if WRITES.match(c)]
 
 
-def perform(cluster: Helm, rest: Rest, command: list[str]) -> None:
-    if command[:6] == UPGRADE:
-        cluster.release("upgrade", *UNCHECKED, *command[6:], values={})
-    elif command[:4] == SCALE:
+def perform(rest: Rest, command: list[str]) -> None:
+    if command[:4] == SCALE:
         replicas = int(command[command.index("--replicas") + 1])
         rest.patch(f"{OPERATOR}/scale?fieldManager=kubectl", {"spec": {"replicas": replicas}})
     elif command[:3] == RESTART:
@@ -266,58 +249,72 @@ def spec(rest: Rest) -> Any:
 
 
 def test_what_the_runbook_advises_never_conflicts_and_what_does_is_named_and_ended_once(
-    cluster: Helm, rest: Rest
+    lean: Helm, rest: Rest
 ) -> None:
     """docs/install/upgrade.md.  A field that later values no longer set gets the CRD's default again.
     Quotes, dollar signs and variable references reach the first policy unchanged."""
     annotations = {"example.com/json": '{"a": "<b> & $(HOME) $$ \'c\' \\"d\\""}'}
     first = {"budget": {"gatedNodes": 1}, "priority": 7, "podTemplate": {"annotations": annotations}}
-    cluster.install({"policy": {"spec": first}})
+    lean.install({"policy": {"spec": first}})
     before = policies(rest)["default"]["metadata"]["uid"]
     assert (spec(rest)["priority"], spec(rest)["podTemplate"]["annotations"]) == (7, annotations)
     commands = advised()
-    assert {tuple(command[:2]) for command in commands} >= {("helm", "upgrade"), ("kubectl", "scale")}
-    for command in commands:
-        perform(cluster, rest, command)
+    upgrades = [command for command in commands if command[:6] == UPGRADE]
+    lean.release("upgrade", *UNCHECKED, *(word for one in upgrades for word in one[6:]), values={})
+    others = [command for command in commands if command not in upgrades]
+    assert SCALE in [command[:4] for command in others]
+    for command in others:
+        perform(rest, command)
     assert spec(rest)["mode"] == "Observe"
     assert spec(rest)["taints"]["causes"] == {"thermal": "None"}
     assert rest.get(OPERATOR)["spec"]["replicas"] == 0
-    cluster.upgrade(OTHER)
+    lean.upgrade(OTHER)
     assert (spec(rest)["mode"], spec(rest)["taints"]["causes"]["thermal"]) == ("Enforce", "NoSchedule")
     assert rest.get(OPERATOR)["spec"]["replicas"] == 1, "an upgrade starts a stopped operator"
     change = {"mode": "Observe", "budget": {"gatedNodes": 5}}
     rest.patch(f"{POLICIES}/default?fieldManager=kubectl-edit", {"spec": change})
     with pytest.raises(HelmFailed, match=r'conflict with \\"kubectl-edit\\".*\.spec\.budget\.gatedNodes'):
-        cluster.upgrade({"policy": {"spec": {"budget": {"gatedNodes": 2}}}})
+        lean.upgrade({"policy": {"spec": {"budget": {"gatedNodes": 2}}}})
     assert spec(rest)["budget"]["gatedNodes"] == 5
     values = {"policy": {"spec": {"budget": {"gatedNodes": 4}}}}
-    cluster.upgrade(values, "--force-conflicts")
+    lean.upgrade(values, "--force-conflicts")
     assert (spec(rest)["budget"]["gatedNodes"], spec(rest)["mode"]) == (4, "Observe")
-    cluster.upgrade({"policy": {"spec": {"budget": {"gatedNodes": 3}}}})
+    lean.upgrade({"policy": {"spec": {"budget": {"gatedNodes": 3}}}})
     after = spec(rest)
     assert (after["budget"]["gatedNodes"], after["priority"], after["mode"]) == (3, 0, "Observe")
     assert policies(rest)["default"]["metadata"]["uid"] == before
 
 
-def test_crds_that_were_changed_or_deleted_stop_neither_upgrade_nor_uninstall(
-    cluster: Helm, rest: Rest, chart_pods: ChartPods
+def test_an_invalid_first_policy_and_lost_crds_are_repaired_by_an_upgrade(
+    lean: Helm, rest: Rest, chart_pods: ChartPods
 ) -> None:
-    """Somebody has applied the CRDs by hand, or removed them; the clean-up Job still runs."""
-    cluster.install()
-    for by_hand in (False, True):
-        remove_crds(rest)
-        if by_hand:
-            for path in (ROOT / "crds").glob("*.yaml"):
-                body = yaml.safe_load(path.read_text("utf-8"))
-                rest.create(f"{CRDS}?fieldManager=kubectl-client-side-apply", body)
-            wait_for(lambda: is_served(rest), what="the CRDs")
-        cluster.upgrade()
-        assert set(policies(rest)) == {"default"}
+    """The install fails long before Helm's timeout, and the pod names the field.  Once the policy is an
+    object of the release, Helm itself needs its CRD: people apply the CRDs, and an upgrade adopts them.  An
+    uninstall needs none, and the clean-up Job still runs."""
+    with pytest.raises(HelmFailed, match="ng-nodegauge-policy"):
+        lean.install(BAD)
+    assert "spec.probes.health.deadline" in chart_pods.output["policy-writer"]
+    (pod,) = [p for p in rest.get(PODS)["items"] if "policy" in p["metadata"]["name"]]
+    (status,) = pod["status"]["containerStatuses"]
+    assert "spec.probes.health.deadline" in status["state"]["terminated"]["message"]
+    assert policies(rest) == {}
+    remove_crds(rest)
+    lean.upgrade()
+    assert set(policies(rest)) == {"default"}
     name = "nodereports.nodegauge.dev"
     rest.patch(f"{CRDS}/{name}", {"spec": {"names": {"categories": []}}})
-    cluster.upgrade({}, "--force-conflicts")
+    lean.upgrade({}, "--force-conflicts")
     assert rest.get(f"{CRDS}/{name}")["spec"]["names"]["categories"] == ["nodegauge"]
     remove_crds(rest)
-    cluster.release("uninstall")
+    with pytest.raises(HelmFailed, match=r'current release.*no matches for kind "GPUValidationPolicy"'):
+        lean.upgrade()
+    for path in (ROOT / "crds").glob("*.yaml"):
+        body = yaml.safe_load(path.read_text("utf-8"))
+        rest.create(f"{CRDS}?fieldManager=kubectl-client-side-apply", body)
+    wait_for(lambda: is_served(rest), what="the CRDs")
+    lean.upgrade()
+    assert set(policies(rest)) == {"default"}
+    remove_crds(rest)
+    lean.release("uninstall")
     assert "reports: already gone" in chart_pods.output["cleanup"]
     wait_for(lambda: left_behind(rest) == set(), what="nothing left behind")

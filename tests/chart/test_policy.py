@@ -1,13 +1,14 @@
 """The default policy, and the notes after `helm install`."""
 
 import json
-from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from nodegauge_operator.api.policy import Mode, PolicySpec, parse
-from support.chart import CHART, KNOWN, NAMESPACE, RELEASE, Helm, Object, events, of_kind, pods, variants
+from support.chart import KNOWN, Helm, Object, events, of_kind, pods, variants
 
 
 def policies(helm: Helm, values: Object | None = None, *options: str) -> dict[str, Object]:
@@ -58,60 +59,21 @@ def test_a_selector_replaces_the_default_one(helm: Helm) -> None:
     assert first(helm, values)["spec"] == policies(helm, values, *KNOWN)["object"]["spec"] == spec
 
 
-PERIODIC = {"mode": "Periodic", "interval": "5m"}
-
-
-def notes(helm: Helm, values: Object | None = None) -> str:
-    return _notes(helm, json.dumps(values or {}))
-
-
-@cache
-def _notes(helm: Helm, values: str) -> str:
-    arguments = ["install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--dry-run=client"]
-    return helm.run(*arguments, values=json.loads(values)).partition("NOTES:\n")[2]
+NOTES = yaml.safe_load(Path(__file__).with_name("notes.yaml").read_text("utf-8"))
 
 
 @variants
 def test_notes_are_complete(helm: Helm, values: Object) -> None:
     """With each set of values the notes have no missing value and no double empty line."""
-    text = notes(helm, values)
+    text = helm.notes(values)
     assert text.startswith("nodegauge ")
     assert [odd for odd in ("<no value>", "<nil>", "map[", "\n\n\n") if odd in text] == []
 
 
-def of_policy(**spec: Any) -> Object:
-    return {"policy": {"spec": spec}}
-
-
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ({}, "on at most 20% of nodes, 5% newly an hour"),
-        (of_policy(budget={"gatedNodes": 3}), "on at most 3 of nodes, 5% newly an hour"),
-        (of_policy(budget={"gatedNodes": 0}), "on at most 0 of nodes"),
-        (of_policy(budget={"gatedNodesPerHour": "1%"}), "1% newly an hour"),
-        (of_policy(taints={"effect": "None"}), "no node is tainted"),
-        (of_policy(taints={"effect": "NoExecute"}), "power-brake|hw-slowdown:NoExecute"),
-        (of_policy(taints={"causes": {"thermal": "None"}}), "Effects of single causes: thermal:None."),
-        (of_policy(taints={"unvalidated": "Set"}), "carry nodegauge.dev/unvalidated:NoSchedule"),
-        (of_policy(mode="Observe"), "Mode is Observe"),
-        ({}, "writes changes into the\nNodeReading of its node"),
-        (of_policy(probes={"health": PERIODIC}), "A pod reads each node every 5m."),
-        ({"operator": {"nodeLabelSelector": "gpu=yes"}}, "match operator.nodeLabelSelector: gpu=yes"),
-        ({"policy": {"create": False}}, "nothing is measured until you create a GPUValidationPolicy"),
-        ({"cleanup": {"enabled": False}}, "`helm uninstall` leaves labels, taints, conditions and reports"),
-        ({}, "-L interconnect,"),
-        (of_policy(labels={"interconnectKey": "example.com/link"}), "-L example.com/link,"),
-        (of_policy(labels={"interconnectKey": ""}), "-L nodegauge.dev/interconnect,"),
-        ({}, "The load probe runs all GPUs of idle nodes at full power"),
-        ({}, "--set policy.spec.probes.load.enabled=false"),
-        (of_policy(probes={"load": {"enabled": False}}), "The load probe is off"),
-    ],
-    ids=lambda value: str(value)[:40],
-)
+@pytest.mark.parametrize(("values", "text"), NOTES, ids=lambda value: str(value)[:40])
 def test_notes_say_what_happens_to_the_nodes(helm: Helm, values: Object, text: str) -> None:
     """What is switched off or limited, and the short key to list."""
-    assert text in notes(helm, values)
+    assert text in helm.notes(values)
 
 
 OFF = {
@@ -122,7 +84,7 @@ OFF = {
 
 
 def test_the_notes_show_in_three_lines_what_begins_and_how_each_is_switched_off(helm: Helm) -> None:
-    lines = notes(helm).splitlines()
+    lines = helm.notes().splitlines()
     for what, value in OFF.items():
         [line] = [line for line in lines if line.startswith(f"  {what} ")]
         assert line.endswith(f" {value}")
@@ -130,4 +92,4 @@ def test_the_notes_show_in_three_lines_what_begins_and_how_each_is_switched_off(
         spec: Any = int(text) if text.isdigit() else text
         for key in reversed(path.split(".")):
             spec = {key: spec}
-        assert line not in notes(helm, spec).splitlines()
+        assert line not in helm.notes(spec).splitlines()

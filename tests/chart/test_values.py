@@ -13,7 +13,6 @@ from support.chart import (
     ALL,
     CHART,
     KNOWN,
-    NO_REGISTRY,
     ROOT,
     Helm,
     HelmFailed,
@@ -84,20 +83,8 @@ def test_wrong_values_are_refused_by_name(helm: Helm, case: tuple[Any, ...]) -> 
 
 
 GOOD = [
-    {"policy": {"spec": {"budget": {"concurrentProbes": 5}}}},
-    {"policy": {"spec": {"budget": {"concurrentProbes": "10%"}}}},
+    *yaml.safe_load(Path(__file__).with_name("good-values.yaml").read_text("utf-8")),
     {"policy": {"spec": yaml.safe_load((ROOT / "crds/examples/full.yaml").read_text("utf-8"))["spec"]}},
-    {"global": {"imageRegistry": "ignored"}},
-    {"operator": {"resources": {"limits": {"cpu": 2, "memory": "1Gi"}}}},
-    {"operator": {"tolerations": [{"operator": "Exists"}, {"key": "a", "value": "b"}]}},
-    {"policy": {"spec": {"labels": {"interconnectKey": "example.com/interconnect"}}}},
-    {"policy": {"spec": {"labels": {"interconnectKey": ""}}}},
-    {"operator": {"nodeLabelSelector": "a.b/c=d, e!=f,!g,h, i in (x, y),j notin (z),k==,l>5"}},
-    {"operator": {"image": {"registry": "registry.example.com:5000/mirror", "repository": "a__b/c-d.e"}}},
-    {"operator": {"image": {"registry": "[fd00::1]:5000", "repository": "op"}}},
-    {"operator": {"image": {"repository": "registry.example.com:5000/nodegauge/operator"}}},
-    {"operator": {"sweepInterval": "0m100ms", "relistInterval": "24h", "resources": {"limits": None}}},
-    {"operator": {"sweepInterval": "300s", "relistInterval": "5s"}},
 ]
 
 
@@ -119,7 +106,6 @@ def test_chart_metadata() -> None:
 
 
 WHICH = ("operator", "probe", "nccl")
-DIGEST = f"sha256:{'0' * 64}"
 
 
 def images(objects: list[Object]) -> dict[str, str]:
@@ -144,41 +130,13 @@ def test_every_image_names_its_registry(helm: Helm, values: Object) -> None:
     assert bool(named["nccl"]) is values.get("nccl", {}).get("enabled", True)
 
 
-def each(reference: str) -> dict[str, str]:
-    return {name: reference.format(name) for name in WHICH}
+REFERENCES = yaml.safe_load(Path(__file__).with_name("image-references.yaml").read_text("utf-8"))
 
 
-MIRROR, OWN = "r.example.com:5000/mirror", {"image": {"registry": "r.example.com"}}
-LOCAL_NCCL = {"nccl": {"image": {"registry": "localhost"}}}
-WHOLE = {name: {"image": {"repository": f"r.example.com/gpu/{name}", "digest": DIGEST}} for name in WHICH}
-WITHOUT_NCCL = {"operator": OWN, "probe": OWN, "nccl": {"enabled": False, "image": {"repository": "gpu/x"}}}
-REFERENCES: dict[str, tuple[Object, dict[str, str]]] = {
-    "one registry for all": ({"image": {"registry": MIRROR}}, each(f"{MIRROR}/nodegauge/{{}}:0.1.0")),
-    "an image's own registry": (
-        {"image": {"registry": MIRROR}} | LOCAL_NCCL,
-        each(f"{MIRROR}/nodegauge/{{}}:0.1.0") | {"nccl": "localhost/nodegauge/nccl:0.1.0"},
-    ),
-    "a whole name in the repository": (NO_REGISTRY | WHOLE, each(f"r.example.com/gpu/{{}}@{DIGEST}")),
-    "no NCCL image, which so needs no registry": (
-        NO_REGISTRY | WITHOUT_NCCL,
-        each("r.example.com/nodegauge/{}:0.1.0") | {"nccl": ""},
-    ),
-} | {
-    str(image): ({name: {"image": image} for name in WHICH}, each(reference))
-    for image, reference in (
-        ({"registry": "a.io:5000", "repository": "gpu/x", "tag": "2.0"}, "a.io:5000/gpu/x:2.0"),
-        ({"tag": "2.0", "digest": DIGEST}, f"registry.example.com/nodegauge/{{}}@{DIGEST}"),
-        ({"registry": "[fd00::1]:5000"}, "[fd00::1]:5000/nodegauge/{}:0.1.0"),
-        ({"registry": "docker.io/you"}, "docker.io/you/nodegauge/{}:0.1.0"),
-    )
-}
-
-
-@pytest.mark.parametrize("case", REFERENCES)
-def test_image_references(helm: Helm, case: str) -> None:
-    """A digest wins over a tag; all pods run the operator's."""
-    values, wanted = REFERENCES[case]
-    assert images(helm.objects(values)) == wanted
+@pytest.mark.parametrize("case", REFERENCES.values(), ids=REFERENCES)
+def test_image_references(helm: Helm, case: Object) -> None:
+    """All pods run the operator's."""
+    assert images(helm.objects(case["values"])) == case["images"]
 
 
 @pytest.mark.parametrize("which", WHICH)

@@ -1,5 +1,6 @@
 """The Python that runs the probe on a host: Ansible's, another of the host, or one that the task brings."""
 
+import platform
 import subprocess
 import sys
 import tarfile
@@ -87,8 +88,7 @@ def test_a_python_says_what_is_wrong_with_it(
     plugin: Callable[[str], Any], before: str, tags: list[str], output: str
 ) -> None:
     code = f"import sys, platform; {before}\n" + plugin("plugin_utils.host_python").CODE
-    run = "import platform; print(platform.machine())"
-    machine = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True).stdout.strip()
+    machine = platform.machine()
     own = f"cp{sys.version_info[0]}{sys.version_info[1]}-{machine}"
     given = [tag.format(own=own, machine=machine) for tag in tags]
     done = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True)

@@ -7,69 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from support.playbook import Ansible, Played, stage
 
 Release = dict[str, Any]
-SECRET = 'kind: Secret\nstringData:\n  token: "hunter2"\n\n  more: |\n    hunter3\ntype: Opaque\n'
-HOOK = {"kind": "Job", "name": "j", "manifest": "m", "path": "p"}
-WAITING = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image x"}}
-POD = {
-    "metadata": {"name": "ng-1"},
-    "status": {"containerStatuses": [{"name": "operator", "state": WAITING}]},
-}
-
-
-def release(*, status: str = "deployed", manifest: str = "kind: A", **more: Any) -> Release:
-    return {"version": 7, "info": {"status": status}, "manifest": manifest, "config": {}, "hooks": []} | more
-
-
-OTHER = release(manifest="kind: B")
-PENDING = release(status="pending-upgrade")
-PULLING = release(info={"status": "deployed", "resources": {"v1/Pod(related)": [{"items": [POD]}]}})
-UPGRADED, RENDERED = ["status", "render", "upgrade", "render", "status"], ["status", "render"]
-ABSENT, WORKS_ON = {"state": "absent"}, ["helm rollback nodegauge --namespace nodegauge"]
-WAITS = "pod ng-1, container operator: ImagePullBackOff: Back-off pulling image x"
-ERRORS = {
-    "unreachable": ("kubernetes cluster unreachable: dial tcp: connection refused", "Check the kubeconfig"),
-    "forbidden": ('nodes is forbidden: User "x" cannot list resource', "cluster-admin"),
-    "conflict": ('conflict with "kubectl-edit" using v1: .spec.mode', "--force-conflicts"),
-    "schema": ("values don't meet the specifications of the schema(s)", "Correct the values"),
-    "job": (
-        "post-upgrade hooks failed: job nodegauge-policy failed",
-        "kubectl logs --namespace nodegauge job/",
-    ),
-}
-"""Helm's error, and the way out of it."""
 Case = tuple[Release | str, Release | str, dict[str, Any], list[str] | None, bool | list[str]]
-RELEASES: dict[str, Case] = {
-    "equal": (release(config={"a": 1, "b": 2}), release(config={"b": 2, "a": 1}), {}, RENDERED, False),
-    "objects": (release(), OTHER, {}, UPGRADED, True),
-    "values": (release(), release(config={"a": 1}), {}, UPGRADED, True),
-    "hooks": (release(), release(hooks=[HOOK]), {}, UPGRADED, True),
-    "failed": (release(status="failed"), release(), {}, UPGRADED, True),
-    "secret": (
-        release(manifest=SECRET),
-        release(manifest=SECRET.replace("hunter", "leaked") + "\n---\nkind: B", config={"workers": 9}),
-        {},
-        RENDERED,
-        True,
-    ),
-    "pending": (PENDING, "", {}, ["status"], WORKS_ON),
-    "pending, absent": (PENDING, "", ABSENT, ["status"], WORKS_ON),
-    "none, absent": ("release: not found", "", ABSENT, ["status"], False),
-    "pulling": (PULLING, "context deadline exceeded", {}, None, [WAITS]),
-    "no helm": (
-        release(),
-        "",
-        {"helm": "helm-that-nobody-has"},
-        None,
-        ["helm-that-nobody-has was not found"],
-    ),
-    **{name: (release(), case[0], {}, None, list(case)) for name, case in ERRORS.items()},
+GIVEN = yaml.safe_load(Path(__file__).with_name("operator-releases.yaml").read_text("utf-8"))
+RELEASES: dict[str, Case] = GIVEN["releases"] | {
+    name: ({}, error, {}, None, [error, way_out]) for name, (error, way_out) in GIVEN["errors"].items()
 }
-"""By host: what `helm status` and `helm upgrade` answer (text is helm's error), options of the task; what
-helm was asked (a rendering is `render`); and whether the task changed something, or what its failure says."""
+USUAL = {"version": 7, "info": {"status": "deployed"}, "manifest": "kind: A", "config": {}, "hooks": []}
 CHECKED = {"secret"}
 """Hosts in check mode, with the difference."""
 
@@ -79,7 +27,7 @@ def write_helm(folder: Path, **answers: Release | str) -> Path:
     lines = ["#!/bin/sh", f"echo $@ >> {shlex.quote(str(folder / 'asked'))}", "case $1 in"]
     for verb, answer in answers.items():
         failing = f"echo {shlex.quote(f'Error: {answer}')} >&2; exit 1"
-        done = failing if isinstance(answer, str) else f"printf %s {shlex.quote(json.dumps(answer))}"
+        done = failing if isinstance(answer, str) else f"printf %s {shlex.quote(json.dumps(USUAL | answer))}"
         lines.append(f"{verb}) {done};;")
     program = folder / "helm"
     program.write_text("\n".join([*lines, "esac", ""]))

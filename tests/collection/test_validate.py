@@ -39,24 +39,17 @@ def message(played: Played, name: str) -> str:
     return played.task(VERDICT, name).result["msg"]
 
 
-def codes(played: Played, name: str) -> list[str]:
-    return [reason["code"] for reason in fact(played, name)["reasons"]]
-
-
 BMC, IPMI = {"bmc_url": "https://bmc-1"}, {"bmc_url": "ipmi://1"}
 LOST = {"facts": {"gpus": [{"name": None}], "gpus_expected": 1}}
 UNCOUNTED = {"gpus": [{"name": "Tesla T4"}] * 2}
 HIDDEN = {"interconnect": {"class": None, "message": "hidden"}}
 NO_RATE = {"interconnect": {"class": "nvlink", "nvlinkGbps": None}}
 TITANS = {"gpus": 2, "model": "titan*", "interconnect": "nvlink", "nvlink_gbps": 50}
+OTHERS = {"gpus": 8, "model": "*H100*", "interconnect": "pcie", "nvlink_gbps": 100}
 EXECUTES = finding(code=HOSTILE, subject=HOSTILE, message=HOSTILE, steps=[HOSTILE])
 POLICY = {"kind": "GPUValidationPolicy", "spec": {"thresholds": {"hotFail": 70}}}
 STEPS = ["Install the driver."]
 BROKEN = health("unknown", failed=True, steps=STEPS, msg="No driver. What to do: Install the driver.")
-
-
-def expects(**expected: Any) -> dict[str, Any]:
-    return {f"expected_{key}": value for key, value in expected.items()}
 
 
 DECIDING: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -75,31 +68,31 @@ DECIDING: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "single GPU": ({"health": health(gpus=1)}, {"nccl": True}, "pass"),
     "bmc warns": ({"health": health(), "bmc": nccl("warn")}, BMC, "warn"),
     "bmc away": ({"health": health(), "bmc": {"failed": True, "msg": "no route"}}, IPMI, "unknown"),
-    "as expected": ({"health": health()}, expects(**TITANS), "pass"),
-    "fewer GPUs": ({"health": health()}, expects(gpus=8), "fail"),
-    "more GPUs": ({"health": health()}, expects(gpus=1), "fail"),
-    "other model": ({"health": health()}, expects(model="*H100*"), "fail"),
-    "other interconnect": ({"health": health()}, expects(interconnect="pcie"), "fail"),
-    "slower NVLink": ({"health": health()}, expects(nvlink_gbps=100), "fail"),
-    "model unread": ({"health": health(**LOST)}, expects(model="*"), "unknown"),
-    "interconnect unread": ({"health": health(**HIDDEN)}, expects(interconnect="nvlink"), "unknown"),
-    "rate unread": ({"health": health(**NO_RATE)}, expects(nvlink_gbps=1), "unknown"),
-    "nobody counts": ({"health": health(facts=UNCOUNTED)}, {}, "warn"),
-    "a part of a board": ({"health": health(facts={**UNCOUNTED, "gpus_expected": 4})}, {}, "warn"),
-    "counted by hand": ({"health": health(facts=UNCOUNTED)}, expects(gpus=2), "pass"),
+    "as expected": ({"health": health()}, {f"expected_{key}": one for key, one in TITANS.items()}, "pass"),
+    "unexpected": ({"health": health()}, {f"expected_{key}": one for key, one in OTHERS.items()}, "fail"),
     "policy in a file": ({"health": health()}, {"policy": "{{ playbook_dir }}/policy.yaml"}, "pass"),
     "hostile": ({"health": health("fail", EXECUTES, summary=HOSTILE)}, {}, "fail"),
 }
 """By host: what the modules return, what was asked for, and the verdict."""
-DIFFERENCES = {
-    "fewer GPUs": "unexpected-gpu-count",
-    "more GPUs": "unexpected-gpu-count",
-    "other model": "unexpected-model",
-    "other interconnect": "unexpected-interconnect",
-    "slower NVLink": "unexpected-nvlink",
-    "nobody counts": "gpu-count-unstated",
-    "a part of a board": "gpu-count-unstated",
+COUNT, UNSTATED = "unexpected-gpu-count", "gpu-count-unstated"
+DIFFERENT = [COUNT, "unexpected-model", "unexpected-interconnect", "unexpected-nvlink"]
+COMPARED: dict[str, tuple[dict[str, Any], dict[str, Any], str, list[str]]] = {
+    "as expected": (health(), TITANS, "pass", []),
+    "all differs": (health(), OTHERS, "fail", DIFFERENT),
+    "more GPUs": (health(), {"gpus": 1}, "fail", [COUNT]),
+    "model unread": (health(**LOST), {"model": "*"}, "unknown", ["unread-model"]),
+    "interconnect unread": (
+        health(**HIDDEN),
+        {"interconnect": "nvlink"},
+        "unknown",
+        ["unread-interconnect"],
+    ),
+    "rate unread": (health(**NO_RATE), {"nvlink_gbps": 1}, "unknown", ["unread-nvlink"]),
+    "nobody counts": (health(facts=UNCOUNTED), {}, "warn", [UNSTATED]),
+    "a part of a board": (health(facts={**UNCOUNTED, "gpus_expected": 4}), {}, "warn", [UNSTATED]),
+    "counted by hand": (health(facts=UNCOUNTED), {"gpus": 2}, "pass", []),
 }
+"""What the health probe returned, what the inventory says, the verdict, and the reasons' codes."""
 
 
 @pytest.fixture(scope="module")
@@ -133,10 +126,12 @@ def test_the_worst_of_what_was_asked_for_decides(played: Played) -> None:
     assert message(played, "warned, strict").startswith("WARN warned, strict must not join: ")
 
 
-def test_a_host_is_compared_with_the_inventory(played: Played) -> None:
+@pytest.mark.parametrize("name", COMPARED)
+def test_a_host_is_compared_with_the_inventory(plugin: Callable[[str], ModuleType], name: str) -> None:
     """More GPUs than expected are a difference too; what could not be read is unknown, and no failure."""
-    assert {name: codes(played, name) for name in DIFFERENCES} == {n: [c] for n, c in DIFFERENCES.items()}
-    assert [len(codes(played, f"{what} unread")) for what in ("model", "interconnect", "rate")] == [1, 1, 1]
+    result, expected, verdict, wanted = COMPARED[name]
+    given = plugin("filter.validation").validation({"health": result}, "a", expected=expected)
+    assert (given["verdict"], [reason["code"] for reason in given["reasons"]]) == (verdict, wanted)
 
 
 def test_a_probe_that_cannot_measure_ends_only_with_the_verdict(played: Played) -> None:

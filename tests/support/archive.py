@@ -17,15 +17,16 @@ PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 
 @cache
 def interpreter(version: str) -> Path | None:
-    """A Python that works: of $NODEGAUGE_PYTHONS, on PATH, or of pyenv (a shim may be switched off)."""
+    """A Python that works: of $NODEGAUGE_PYTHONS, on PATH, or of pyenv, whose shims may be switched
+    off and take as long as a probe."""
     name = f"python{version}"
     path = os.pathsep.join([os.environ.get("NODEGAUGE_PYTHONS", ""), os.environ.get("PATH", "")])
     folders = [Path(folder) for folder in path.split(os.pathsep) if folder]
-    pyenv = [
-        each for shims in folders if shims.name == "shims" for each in shims.parent.glob("versions/*/bin")
-    ]
+    pyenv = [shims.parent for shims in folders if shims.name == "shims"]
+    real = [folder for folder in folders if folder.name != "shims"]
+    real += [each for top in pyenv for each in sorted(top.glob("versions/*/bin"))]
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    for program in (folder / name for folder in (*folders, *sorted(pyenv)) if (folder / name).exists()):
+    for program in (folder / name for folder in real if (folder / name).exists()):
         command = [str(program), "-c", code]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         if done.stdout.strip() == version:

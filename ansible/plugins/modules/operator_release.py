@@ -155,6 +155,11 @@ WAYS_OUT = (
         "`helm upgrade --force-conflicts` once.",
     ),
     (
+        re.compile(r"no matches for kind"),
+        "Somebody deleted the CRDs, and Helm reads the release's objects before it writes any: run "
+        "`kubectl apply --server-side -f crds/` in nodegauge's repository, then run this again.",
+    ),
+    (
         re.compile(r"don't meet the specifications|image\.registry"),
         "Correct the values; the chart's values.yaml describes each.",
     ),
