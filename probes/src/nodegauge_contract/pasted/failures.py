@@ -108,7 +108,6 @@ _MESSAGES = (
     _Message(Kind.NOT_JUDGED, "a command without output",
         r"[$#] (?:sudo )?(?:dmesg|journalctl)\b.{0,80}(?:xid|nvrm|nvidia)"),
 )  # fmt: skip
-_ANY = "|".join(f"(?:{each.pattern.replace('?P<gpu>', '')})" for each in _MESSAGES)
 _SHORT = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
 _RANK = re.compile(r"\[(rank\s?\d{1,5})\]|\b(rank \d{1,5})\b", re.IGNORECASE)
 _FM_UNIT = re.compile(
@@ -124,6 +123,18 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)
 
 
+def _folded(pattern: str) -> str:
+    """The pattern for folded text, without names of groups and with its letters in lower case."""
+    unnamed = pattern.replace("?P<gpu>", "")
+    return re.sub(r"\\.|[A-Z]", lambda match: match[0] if match[0][0] == "\\" else match[0].lower(), unnamed)
+
+
+@cache
+def _any() -> re.Pattern[str]:
+    """Any of the messages, in folded text: to ignore case takes `re` twice as long."""
+    return re.compile("|".join(f"(?:{_folded(each.pattern)})" for each in _MESSAGES))
+
+
 def read(lines: Sequence[str], gathered: Gathered) -> None:
     """Add the messages of failures."""
     unit = 0
@@ -134,7 +145,7 @@ def read(lines: Sequence[str], gathered: Gathered) -> None:
             unit = number
         elif unit and number - unit < 8 and _FM_STATE.match(line):
             gathered.add(Kind.FM_FAILED, number, line, source=_FM)
-        if not _compiled(_ANY).search(line):
+        if not _any().search(line.casefold()):
             continue
         for message in _MESSAGES:
             if match := _compiled(message.pattern).search(line):
