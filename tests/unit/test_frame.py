@@ -80,8 +80,8 @@ def source_packages() -> list[Path]:
 
 
 def test_every_module_says_why_it_exists() -> None:
-    modules = [(path, parsed(path)) for path in source_packages()]
-    none(f"{name_of(path)} has none" for path, tree in modules if tree.body and not ast.get_docstring(tree))
+    texts = {name_of(path): path.read_text(encoding="utf-8") for path in source_packages()}
+    none(f"{name} has none" for name, text in texts.items() if text and not text.startswith('"""'))
 
 
 def test_every_test_says_what_it_shows() -> None:
@@ -142,12 +142,11 @@ def test_a_package_imports_only_what_its_extra_installs(package: str, requiremen
 def test_pure_packages_do_not_ask_for_the_time() -> None:
     pure = ("nodegauge_operator/core/", "nodegauge_judge/", "nodegauge_contract/")
     none(
-        f"{name_of(path)}:{node.lineno} {node.func.attr}()"
+        f"{name_of(path)}:{number} {line.strip()}"
         for path in source_packages()
         if any(part in path.as_posix() for part in pure)
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-        if node.func.attr in {"now", "today", "utcnow"}
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(r"\.(now|today|utcnow)\(", line)
     )
 
 
