@@ -62,8 +62,9 @@ def items(resource: Resource, name: str) -> list[Resource]:
     """The objects in a list member, each once by its identity; empty if there is no such list."""
     value = resource.get(name)
     listed = [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
-    own = {str(_identity(item, resource)): item for item in reversed(listed) if _identity(item, resource)}
-    return [item for item in listed if own.get(str(_identity(item, resource)), item) is item]
+    named = [(str(_identity(item, resource) or ""), item) for item in listed]
+    own = {identity: item for identity, item in reversed(named) if identity}
+    return [item for identity, item in named if own.get(identity, item) is item]
 
 
 def _identity(item: Resource, resource: Resource) -> tuple[Any, ...]:
@@ -116,7 +117,9 @@ def text(value: Any) -> Text:
     """A text on one line; a number is a text too (a serial number without quotes)."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         return NOT_READ
-    line = "".join(char if char.isprintable() else "?" for char in " ".join(str(value).split()))
+    line = " ".join(str(value).split())
+    if not line.isprintable():
+        line = "".join(char if char.isprintable() else "?" for char in line)
     return line[:MAX_TEXT] or NOT_READ
 
 
