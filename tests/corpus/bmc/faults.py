@@ -1,9 +1,10 @@
 """Faults that any BMC's tree can have.  What one part is called in several locations is changed in all of
 them."""
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+
+import msgspec
 
 Resources = Mapping[str, Any]
 Changed = dict[str, Any]
@@ -48,7 +49,9 @@ class Tree:
     def edit(self, location: Location | str) -> Any:
         location = Location(location) if isinstance(location, str) else location
         path = location.path.rstrip("/")
-        matches = self.changed.setdefault(path, copy.deepcopy(self.recorded[path]))
+        if path not in self.changed:
+            self.changed[path] = msgspec.json.decode(msgspec.json.encode(self.recorded[path]))
+        matches = self.changed[path]
         for key in location.keys:
             matches = matches[key]
         return matches
