@@ -310,9 +310,9 @@ def addressed(result: Result, pod: PodView) -> str:
 
 def paths_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    found: list[tuple[Any, ...]] = []
+    below: list[tuple[Any, ...]] = []
     for key, inner in items:
-        found.append((*path, key))
+        below.append((*path, key))
         if isinstance(inner, dict | list):
-            found += paths_of(inner, (*path, key))
-    return found
+            below += paths_of(inner, (*path, key))
+    return below
