@@ -111,7 +111,7 @@ class Machine:
         return [{number: far for number, far in enumerate(gpu.links) if far} for gpu in self.gpus]
 
     @cached_property
-    def _addresses(self) -> frozenset[str]:
+    def addresses(self) -> frozenset[str]:
         return frozenset(gpu.address for gpu in self.gpus)
 
     def peer(self, gpu: int, link: int) -> tuple[int, int] | None:
@@ -132,7 +132,7 @@ class Machine:
 
     def remote_type(self, gpu: int, link: int) -> int:
         far = self.gpus[gpu].links[link]
-        if far in self._addresses:
+        if far in self.addresses:
             return GPU
         if far == FAR_SWITCH or self.pci[far].kind.class_ == NVSWITCH_CLASS:
             return SWITCH

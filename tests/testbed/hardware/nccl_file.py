@@ -68,7 +68,8 @@ def _row(machine: Machine, one: int, nccl: NcclResult | None) -> tuple[float, ..
 
 
 def _joining(machine: Machine, one: int, other: int) -> int:
-    if any(machine.p2p(one, other)[capability] for capability in ("read", "write", "nvlink")):
+    status = machine.p2p(one, other)
+    if status["read"] or status["write"] or status["nvlink"]:
         return 0
     up = [[n for n in machine.links(gpu) if machine.is_up(gpu, n)] for gpu in (one, other)]
     direct = sum(machine.gpus[one].links[n] == machine.gpus[other].address for n in up[0])
@@ -79,8 +80,8 @@ def _joining(machine: Machine, one: int, other: int) -> int:
 
 def _refused(machine: Machine) -> list[Trouble]:
     refused = any(
-        machine.joined(one, other) and (machine.p2p(one, other)["read"] or machine.p2p(one, other)["write"])
-        for one, other in machine.pairs()
+        status and capability in ("read", "write") and machine.joined(one, other)
+        for (one, other, capability), status in machine.refused.items()
     )
     arms = (ArmName.DEFAULT, ArmName.NVLS_OFF) if refused else ()
     return [Trouble(kind=FAILED, phase="init", arm=arm, message=REFUSED) for arm in arms]

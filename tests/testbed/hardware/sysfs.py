@@ -29,7 +29,10 @@ VENDOR_COUNTERS = ("local_ack_timeout_err", "rnr_nak_retry_err")
 
 def write_sysfs(root: Path, machine: Machine, *, errors: Mapping[tuple[int, str], int]) -> None:
     shown = machine.pci.values() if machine.profile.host.pci_visible else ()
+    written = {path.name for path in (root / "bus/pci/devices").glob("*")} - machine.addresses
     for function in shown:
+        if function.address in written:
+            continue  # only GPUs change, and a machine has a hundred other functions
         if machine.presence.get(function.address) is PciPresence.GONE:
             (root / "bus/pci/devices" / function.address).unlink(missing_ok=True)
             shutil.rmtree(root / "devices" / function.path, ignore_errors=True)
@@ -59,8 +62,6 @@ def _write_function(root: Path, function: PciFunction, machine: Machine) -> None
     folder = root / "devices" / function.path
     kind, host = function.kind, machine.profile.host
     link = root / "bus/pci/devices" / function.address
-    if function.address not in {gpu.address for gpu in machine.gpus} and link.is_symlink():
-        return  # written before; only GPUs change, and a machine has a hundred other functions
     node = next(node for node in host.nodes if node.id == function.numa)
     every_cpu = _ranges(sorted(number for node in host.nodes for number in cpu_numbers(node.cpus)))
     _files(
@@ -78,7 +79,7 @@ def _write_function(root: Path, function: PciFunction, machine: Machine) -> None
     )
     lost = machine.presence.get(function.address) is PciPresence.ALL_ONES
     _bytes(folder / "config", ALL_ONES if lost else _config(function))
-    driver = kind.driver or ("nvidia" if function.address in {gpu.address for gpu in machine.gpus} else "")
+    driver = kind.driver or ("nvidia" if function.address in machine.addresses else "")
     if driver:
         _symlink(folder / "driver", root / "bus/pci/drivers" / driver)
     _symlink(link, folder)
@@ -87,9 +88,9 @@ def _write_function(root: Path, function: PciFunction, machine: Machine) -> None
 def _link(function: PciFunction, machine: Machine) -> dict[str, str]:
     speed, width = function.kind.speed, function.kind.width
     now = {"current_link_speed": speed, "current_link_width": str(width)}
-    addresses = [gpu.address for gpu in machine.gpus]
-    if function.address in addresses:
-        generation, lanes = machine.pcie(addresses.index(function.address))
+    if function.address in machine.addresses:
+        number = [gpu.address for gpu in machine.gpus].index(function.address)
+        generation, lanes = machine.pcie(number)
         now = {"current_link_speed": f"{RATES[generation - 1]} GT/s PCIe", "current_link_width": str(lanes)}
     if machine.presence.get(function.address) is PciPresence.ALL_ONES:
         now = {"current_link_speed": "Unknown", "current_link_width": "63"}
@@ -171,8 +172,8 @@ def _ranges(numbers: list[int]) -> str:
 
 def _files(folder: Path, contents: Mapping[str, str]) -> None:
     """Of a new folder the files are not compared: most of a plug's time was spent on asking."""
-    new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
+    if new := not folder.exists():
+        folder.mkdir(parents=True)
     for name, text in contents.items():
         if new:
             (folder / name).write_text(f"{text}\n")
@@ -188,6 +189,6 @@ def _bytes(path: Path, content: bytes) -> None:
 
 
 def _symlink(link: Path, target: Path) -> None:
-    link.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
+    if not link.is_symlink():
+        link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(os.path.relpath(target, link.parent))
