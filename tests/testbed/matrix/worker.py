@@ -147,6 +147,7 @@ class Machine:
         self.clock = HeldClock(directory / "clock")
         os.environ[CLOCK_VARIABLE] = str(directory / "clock")
         self.hardware = plug(profile, directory, seed=seed, clock=self.clock.ns)
+        self._fresh = (self.hardware.directory / CONDITION).read_bytes()
         environ = self.hardware.env()
         os.environ.update(environ)
         # The loader read the variable when this process began.
@@ -155,9 +156,8 @@ class Machine:
 
     def healthy(self, load: int) -> NodeHarness:
         if load not in self._healthy:
-            self.hardware.heal()
-            self.hardware.reboot()  # counters begin anew, and nothing runs
-            self.hardware.load(load)
+            (self.hardware.directory / CONDITION).write_bytes(self._fresh)
+            self.hardware.load(load)  # which writes all that follows from the condition
             node = NodeHarness(self.hardware, self.clock)
             node.run()
             node.run()
