@@ -229,10 +229,10 @@ class FakeApiServer:
 
     def _tell(self, path: str, kind: str, body: Body) -> Body:
         """One copy for all who hear of it, and for who asked: nobody changes it."""
-        told = copied(body)
+        copy = copied(body)
         for subscriber in self.subscribers:
-            subscriber(path, kind, told)
-        return told
+            subscriber(path, kind, copy)
+        return copy
 
 
 def merged(before: Any, patch: Any) -> Any:

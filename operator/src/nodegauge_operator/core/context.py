@@ -157,7 +157,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     """The last run that this process judged and that the report does not hold yet."""
     fresh: frozenset[type] = frozenset()
     """Reads that were made for this very question."""
-    settled: bool = False
+    up_to_date: bool = False
     """At `now` this report was found to say what it should, and what was written since changes nothing of
     that (`actions.FOLLOWING`): nothing is to be decided again.  What comes meanwhile wakes the node."""
     since: float = 0.0

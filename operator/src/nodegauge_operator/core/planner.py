@@ -242,7 +242,7 @@ def _write(context: Context, status: ReportStatus, judged: Judged | None = None)
 
 def _update_report(context: Context) -> Step | None:
     """Bring the report in line with what readings, policy and time say now."""
-    if context.settled or _nothing_to_decide(context):
+    if context.up_to_date or _nothing_to_decide(context):
         return None
     status = decide(context)
     if status == context.report.status:

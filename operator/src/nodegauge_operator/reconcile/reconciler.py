@@ -167,15 +167,15 @@ class Reconciler:
         fresh: frozenset[type] = frozenset()
         declined = self._refused.messages_by_key(name)
         gone, step = False, None
-        settled: Snapshot | None = None
+        decided: Snapshot | None = None
         for _ in range(MAX_STEPS):
             if name in self._cache.suspects:
                 gone = not await self._confirm(name)
             await self._keep_reading(name)
             snapshot = self._snapshot(name, gone=gone, granted=granted, fresh=fresh, declined=declined)
-            if settled is not None and settled.report is snapshot.report:
-                snapshot = replace(snapshot, settled=True, now=settled.now)  # wake_at skips no time
-            step, settled = planner.next_step(snapshot), None
+            if decided is not None and decided.report is snapshot.report:
+                snapshot = replace(snapshot, up_to_date=True, now=decided.now)  # wake_at skips no time
+            step, decided = planner.next_step(snapshot), None
             if step is None or (self.stopping and isinstance(step, actions.CreatePod)):
                 return self._reconciled(name, snapshot)
             began = self._monotonic()
@@ -196,7 +196,7 @@ class Reconciler:
                 declined = declined | dict.fromkeys(actions.keys_of(step), str(error) if refused else "")
                 continue
             self.gaps.answered()
-            settled = snapshot if isinstance(step, actions.FOLLOWING) else None
+            decided = snapshot if isinstance(step, actions.FOLLOWING) else None
             if done is not None:
                 self._note(name, done)
             if isinstance(done, actions.PatchNode | actions.PutDeviceRule) and done.judged is not None:
