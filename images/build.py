@@ -33,12 +33,6 @@ class Base:
     cache: Path
     architecture: str
 
-    @property
-    def wheels(self) -> Path:
-        """Folder of the wheels that run with this base's C library."""
-        [libc] = [package.file for package in self.packages if package.name == "libc6"]
-        return self.cache.with_name("images") / libc
-
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
     """Folder of downloads, next to the control plane of `make test`."""
@@ -88,7 +82,7 @@ def tree(image: Image, *, root: Path, environ: Mapping[str, str]) -> None:
         say(f"unpacking the base into {root}")
         python = build_base(base, root=root, scripts=Path(scripts))
         say(f"installing nodegauge[{image.extra}] below {root / PREFIX}")
-        built = wheel(python, into=Path(scripts), cache=base.wheels)
+        built = wheel(python, into=Path(scripts))
         fill(image, base=base, below=root, root=root, python=python, built=built)
     archive.set_modes(root)
     say(f"{image.name}: {size(root) / 1e6:.1f} MB")
@@ -96,7 +90,7 @@ def tree(image: Image, *, root: Path, environ: Mapping[str, str]) -> None:
 
 def fill(image: Image, *, base: Base, below: Path, root: Path, python: Path, built: Path) -> None:
     """Write what the image adds to the base to `root`; the base is in `below`, `built` is the wheel."""
-    install(image, root=root, python=python, built=built, cache=base.wheels)
+    install(image, root=root, python=python, built=built)
     known = {package.name for package in base.packages}
     names = sorted(set(image.debian) - known)
     more = debian.packages(names, cache=base.cache) if names else []
@@ -161,7 +155,7 @@ def _make(paths: Mapping[str, Path], *, base: Base, registry: str, work: Path) -
     python = build_base(base, root=root, scripts=work)
     bottom = archive.layer(root, created_by=f"Debian packages of Python {base.python}")
     step("building the wheel of nodegauge")
-    built = wheel(python, into=work, cache=base.wheels)
+    built = wheel(python, into=work)
     for name, path in paths.items():
         image = ALL[name]
         step(f"{name}: installing nodegauge[{image.extra}]")

@@ -1,20 +1,14 @@
 """The install step of every image: the project with its extra, pinned, trimmed and compiled to bytecode.
 
-pip runs with the image's own Python, so it chooses wheels and markers for that Python.  They stay in the
-cache, and are unpacked here: pip would write 120 MB of which an image keeps nothing.  No library is compiled
-from source, and the image contains neither pip nor a compiler.
+pip runs with the image's own Python, so it chooses wheels and markers for that Python.  No library is
+compiled from source, and the image contains neither pip nor a compiler.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import sys
-import tempfile
-import tomllib
-import zipfile
-from contextlib import suppress
 from pathlib import Path
 
 from images.interpreter import environment
@@ -30,10 +24,9 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "operator/src", "probes/src
 # Files of wheels that are only needed to build or test against them.
 NOT_NEEDED = {".c", ".cc", ".h", ".hash", ".pxd", ".pxi", ".pyi", ".pyx"}
 TESTS = {"test", "tests"}
-# Its modules generated from the Kubernetes API, one per type, are nearly all of its 120 MB; the operator uses
-# only the generic ApiClient with JSON.  So it is imported from its wheel, and what that loads is unpacked.
-CLIENT = "kubernetes"
-GENERATED = tuple(f"{CLIENT}/{part}client/{kind}/" for part in ("", "aio/") for kind in ("api", "models"))
+# Modules generated from the Kubernetes API, one per type: nearly all of the client's 120 MB.  The operator
+# uses only the generic ApiClient with JSON; modules that an import loads stay.
+GENERATED = tuple(f"kubernetes/{part}client/{kind}" for part in ("", "aio/") for kind in ("api", "models"))
 
 IMPORT_ALL = """\
 import importlib, json, pkgutil, sys
@@ -43,7 +36,6 @@ for name in sys.argv[1:]:
         importlib.import_module(module.name)
 print(json.dumps(sorted({m.__file__ for m in list(sys.modules.values()) if getattr(m, "__file__", None)})))
 """
-BUILD = "from setuptools import build_meta; build_meta.build_wheel('../wheels')"
 COMMAND = """\
 #!/usr/bin/python3
 import sys
@@ -53,7 +45,11 @@ sys.exit(main(prog_name="nodegauge"))
 
 
 def pip(python: Path, *arguments: str | Path, folder: Path) -> None:
-    """Run this environment's pip with `python` in `folder`, which contains constraints.txt."""
+    """Run this environment's pip with `python` in `folder`, which contains constraints.txt.
+
+    Variables pass the pins, and that nothing is compiled, to isolated builds; an old pip ignores the pins.
+    Their path is relative, because pip splits it at spaces.
+    """
     try:
         import pip as installed
     except ModuleNotFoundError:
@@ -62,35 +58,14 @@ def pip(python: Path, *arguments: str | Path, folder: Path) -> None:
         ) from None
     runner = Path(str(installed.__file__)).with_name("__pip-runner__.py")
     quiet = ["--disable-pip-version-check", "--no-input", "--quiet"]
-    run([python, runner, *arguments, *quiet], env=environment(), folder=folder, way_out=NO_PACKAGES)
+    env = environment() | {"PIP_BUILD_CONSTRAINT": CONSTRAINTS, "PIP_USER": "0", "PIP_COMPILE": "0"}
+    run([python, runner, *arguments, *quiet], env=env, folder=folder, way_out=NO_PACKAGES)
 
 
-def wheels(wanted: str, *, python: Path, folder: Path, cache: Path) -> list[Path]:
-    """What pip would install for the requirement `wanted`, but the project: from `cache` or from the index.
-
-    The pins in `folder`, the project's bounds and `python` say which; `cache` is that of one C library.
-    """
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    bounds = [project["dependencies"], project["optional-dependencies"]]
-    about = json.dumps([wanted, python.name, bounds, (folder / CONSTRAINTS).read_text("utf-8")])
-    kept = cache / hashlib.sha256(about.encode()).hexdigest()[:16]
-    if not kept.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as part:
-            into = Path(part) / "wheels"
-            fixed = ["--only-binary", ":all:", "--constraint", CONSTRAINTS]
-            pip(python, "download", "--dest", into, *fixed, wanted, folder=folder)
-            for own in into.glob("nodegauge-*.whl"):
-                own.unlink()
-            with suppress(OSError):  # another build was faster
-                into.rename(kept)
-    return sorted(kept.glob("*.whl"))
-
-
-def wheel(python: Path, *, into: Path, cache: Path) -> Path:
+def wheel(python: Path, *, into: Path) -> Path:
     """Build the project's wheel, from a copy, because setuptools writes into the source folder.
 
-    The pins and the copy stay below `into`, where pip finds them when it looks for what the wheel needs.
+    The pins and the copy stay below `into`, where pip finds them when it installs the wheel.
     """
     shutil.copy(ROOT / CONSTRAINTS, into)
     copy = into / "source"
@@ -102,43 +77,43 @@ def wheel(python: Path, *, into: Path, cache: Path) -> Path:
             shutil.copytree(ROOT / name, target, ignore=leave)
         else:
             shutil.copy(ROOT / name, target)
-    tools = into / "tools"
-    for one in wheels("setuptools", python=python, folder=into, cache=cache):
-        unpack(one, lib=tools, used=set())
-    (into / "wheels").mkdir()
-    run(
-        [python, "-c", BUILD],
-        env=environment(tools),
-        folder=copy,
-        way_out="The project's wheel is not built.",
-    )
+    pip(python, "wheel", "--no-deps", "--wheel-dir", "wheels", "./source", folder=into)
     (built,) = (into / "wheels").glob("nodegauge-*.whl")
     return built
 
 
 def load(python: Path, code: str, *, lib: Path) -> None:
     """Fail if the code does not run with the installed packages."""
-    run([python, "-c", code], env=environment(lib), way_out="The installed packages do not load.")
+    run([python, "-c", code], env=environment(path=lib), way_out="The installed packages do not load.")
 
 
-def loaded(python: Path, *, lib: Path, packages: tuple[str, ...], packed: list[Path]) -> set[Path]:
-    """Files that importing every module of `packages` loads from `lib` and `packed` wheels; fails if a module
-    cannot be imported."""
+def loaded(python: Path, *, lib: Path, packages: tuple[str, ...]) -> set[Path]:
+    """Files that importing every module of `packages` loads; fails if a module cannot be imported."""
     command: list[str | Path] = [python, "-c", IMPORT_ALL, *packages]
-    text = run(command, env=environment(lib, *packed), way_out="An installed package cannot be imported.")
+    text = run(command, env=environment(path=lib), way_out="An installed package cannot be imported.")
     return {Path(file) for file in json.loads(text)}
 
 
 def trim(lib: Path, *, image: Image, used: set[Path]) -> None:
-    """Remove what no container uses: other nodegauge packages, tests."""
+    """Remove what no container uses: other nodegauge packages, build inputs, tests, generated API modules."""
     for path in sorted(lib.glob("nodegauge_*")):
         if path.name not in image.packages:
             shutil.rmtree(path)
     for path in (path for pattern in image.left_out for path in lib.glob(pattern)):
         path.unlink()
-    tests = [path for path in sorted(lib.rglob("*"), reverse=True) if path.name in TESTS and path.is_dir()]
-    for path in (path for path in tests if not any(file.is_relative_to(path) for file in used)):
-        shutil.rmtree(path)
+    for folder in GENERATED:
+        for path in (lib / folder).glob("*.py"):
+            if path not in used:
+                path.unlink()
+    for path in sorted(lib.rglob("*"), reverse=True):
+        if path.is_dir() and (path.name in TESTS or path.name == "__pycache__"):
+            if not any(file.is_relative_to(path) for file in used):
+                shutil.rmtree(path)
+        elif path.suffix in NOT_NEEDED and path.is_file():
+            path.unlink()
+    # They contain this machine's paths and times, and an outdated list of files.
+    for path in [*lib.glob("*.dist-info/direct_url.json"), *lib.glob("*.dist-info/RECORD")]:
+        path.unlink()
 
 
 def compile_all(python: Path, folder: Path, *, root: Path) -> None:
@@ -150,37 +125,19 @@ def compile_all(python: Path, folder: Path, *, root: Path) -> None:
     run([python, "-m", "compileall", *modes, folder], env=environment(), way_out="A module does not compile.")
 
 
-def unpack(wheel: Path, *, lib: Path, used: set[Path]) -> None:
-    """What a container can use of a wheel, below `lib`; generated modules only if they are `used`.
-
-    RECORD would be an outdated list of files, and `.data` has programs and pages for people.
-    """
-    with zipfile.ZipFile(wheel) as packed:
-        for name in packed.namelist():
-            needless = name.endswith("/RECORD") or ".data/" in name or Path(name).suffix in NOT_NEEDED
-            if not needless and (not name.startswith(GENERATED) or wheel / name in used):
-                packed.extract(name, lib)
-
-
-def install(image: Image, *, root: Path, python: Path, built: Path, cache: Path) -> None:
-    """Install the project below `root`/opt/nodegauge from what `wheel` returned and from the wheels that it
-    needs; `python` is the image's own interpreter."""
+def install(image: Image, *, root: Path, python: Path, built: Path) -> None:
+    """Install the project below `root`/opt/nodegauge with `python`, the image's own interpreter, from what
+    `wheel` returned."""
     lib = root / PREFIX / "lib"
     lib.mkdir(parents=True)
     work = built.parents[1]
+    fixed = ["--only-binary", ":all:", "--constraint", CONSTRAINTS]
     wanted = f"./{built.relative_to(work)}[{image.extra}]"
-    needed = wheels(wanted, python=python, folder=work, cache=cache)
-    large = [one for one in needed if one.name.startswith(f"{CLIENT}-")]
-    for one in (built, *needed):
-        if one not in large:
-            unpack(one, lib=lib, used=set())
+    pip(python, "install", "--target", lib, *fixed, wanted, folder=work)
+    shutil.rmtree(lib / "bin", ignore_errors=True)
+    trim(lib, image=image, used=loaded(python, lib=lib, packages=image.packages))
     compile_all(python, lib, root=root)
-    used = loaded(python, lib=lib, packages=image.packages, packed=large)
-    for one in large:
-        unpack(one, lib=lib, used=used)
-        compile_all(python, lib / CLIENT, root=root)
-    trim(lib, image=image, used=used)
-    loaded(python, lib=lib, packages=image.packages, packed=[])
+    loaded(python, lib=lib, packages=image.packages)
     if image.command:
         command = root / PREFIX / "bin" / "nodegauge"
         command.parent.mkdir()

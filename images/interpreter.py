@@ -41,9 +41,9 @@ def wrapper(root: Path, *, at: Path, python: str, more: Sequence[Path] = ()) -> 
     return at
 
 
-def environment(*path: Path) -> dict[str, str]:
+def environment(*, path: Path | None = None) -> dict[str, str]:
     """This process's environment without Python variables; `path` becomes PYTHONPATH."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "LD_"))}
     # The hash seed determines the order of sets, and with it the bytes of compiled constants.
     fixed = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
-    return {**kept, **fixed, **({"PYTHONPATH": ":".join(map(str, path))} if path else {})}
+    return {**kept, **fixed, **({"PYTHONPATH": str(path)} if path else {})}
