@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nodegauge_operator import names
 from nodegauge_operator.core.probes.registry import label_keys
-from support.api_server import NODES, REPORTS
+from support.api_server import NODES, POLICIES, REPORTS
 from support.promises import GARBAGE, InterleavedOperator
 from support.properties import tried
 
@@ -105,8 +105,9 @@ def is_let_go(operator: InterleavedOperator) -> None:
 @given(actions=st.lists(ACTIONS, min_size=15, max_size=45))
 @tried(120)
 def test_no_order_of_events_breaks_a_promise_or_traps_a_node(actions: list[tuple[Any, ...]]) -> None:
-    """Checked after every write; at rest each node carries what its report holds, and nothing besides; then
-    half of the stories end in one way, half in the other."""
+    """Checked after every write; at rest each node carries what its report holds, and nothing besides (one
+    that no policy selects is left as it is, before it is released: others may have taken something away);
+    then half of the stories end in one way, half in the other."""
     operator = played(actions)
     for name, body in operator.cluster.objects[NODES].items():
         report = operator.cluster.objects[REPORTS].get(name, {}).get("status", {})
@@ -116,5 +117,7 @@ def test_no_order_of_events_breaks_a_promise_or_traps_a_node(actions: list[tuple
             for t in body["spec"].get("taints") or ()
             if t["key"] in names.TAINTS_OF_FAULTS
         }
-        assert stand == {t for t in desired if t[0] in names.TAINTS_OF_FAULTS}, name
+        wanted = {t for t in desired if t[0] in names.TAINTS_OF_FAULTS}
+        selected = operator.cluster.objects[POLICIES] and body["metadata"]["labels"].get("gpu") == "yes"
+        assert stand == wanted if selected else stand <= wanted, name
     (heals if len(actions) % 2 else is_let_go)(operator)
