@@ -104,6 +104,7 @@ def test_the_evidence_of_an_early_version_has_the_messages_in_full() -> None:
         ([report()], 0, "PASS n1"),
         ([report(probe("nccl", findings=[HOT]))], 0, "WARN n1"),
         ([report(probe("load", WARN))], 0, "WARN n1"),
+        ([report(probe("feed", WARN))], 0, "PASS n1"),  # a starved job
         ([report(probe("load", FAIL))], 1, "load FAIL"),
         ([report(raw_verdict=FAIL, verdict=WARN)], 1, "FAIL n1"),
         ([report(**gate(GateState.GATED))], 1, "gate p2p-refused gated since"),
@@ -122,7 +123,7 @@ def test_the_evidence_of_an_early_version_has_the_messages_in_full() -> None:
         ([body(status={"verdict": "pass"})], 3, "health was never read"),
         ([report() | {"status": report()["status"] | {"gates": 3}}], 3, "not judged: NodeReport: "),
     ],
-    ids=range(20),
+    ids=range(21),
 )
 def test_a_report_is_judged_whole(bodies: list[dict[str, Any]], code: int, part: str) -> None:
     exit_code, output = judged(*bodies)
