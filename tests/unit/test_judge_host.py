@@ -238,8 +238,3 @@ def test_a_throttled_or_another_run_confirms_nothing() -> None:
 def test_eight_of_sixty_are_found_and_sound_fleets_are_not_accused(probe: str) -> None:
     assert peers.stragglers(1, spread=0.005, probe=probe) == (8, 0)
     assert [peers.false_findings(seed, probe) for seed in range(3)] == [(0, 0)] * 3
-
-
-def test_the_bars_are_in_order() -> None:
-    with pytest.raises(ValueError, match="peersWarn"):
-        Thresholds(peers_warn=0.08)
