@@ -125,16 +125,6 @@ def test_a_card_with_an_optional_bridge_has_expectations_by_link(link: str, appl
     assert (find(PUBLISHED, **change) is not None) is applies
 
 
-@pytest.mark.parametrize(
-    ("gpu", "superchip"), [("NVIDIA B200", "NVIDIA GB200"), ("NVIDIA H200", "NVIDIA GH200 480GB")]
-)
-def test_a_superchip_is_not_taken_for_its_gpu(gpu: str, superchip: str) -> None:
-    """Its name contains the GPU's."""
-    change = {"count": 4, "bytes": 8 * GIB, "nvls": False}
-    assert find(PUBLISHED, gpu=gpu, **change) is not None
-    assert find(PUBLISHED, gpu=superchip, **change) != find(PUBLISHED, gpu=gpu, **change)
-
-
 def test_the_policy_comes_first_and_changes_the_digest() -> None:
     own = Expectation(gpu="*h100*", count=8, collective="all_reduce", bytes=GIB, busbw=300)
     with_own = PUBLISHED.with_policy([own])
