@@ -58,7 +58,7 @@ LOGIN = "refuses the user or the password"
         ("hpe", {}, {"user": "nobody"}, (LOGIN, "--password-file")),
         ("hpe", {"sessions": False}, {"user": "nobody"}, (LOGIN, "--password-file")),
         *(("hpe", {}, {"ca": "", "fingerprint": wrong}, ["SHA-256"]) for wrong in ("12", "xyz", "00" * 20)),
-        ({}, {}, {}, ["is this the address of a BMC?"]),
+        ({}, {"sessions": False}, {}, ["is this the address of a BMC?", "answer as ipmi://HOST"]),
         ("dgx-h100", {"delay": 0.2}, {"deadline": 1.0}, ["--deadline", "the slowest was /redfish/v1"]),
         ("hpe", {"hang": {SESSIONS}}, {"timeout": 0.5}, ["--deadline", "no answer within 0.5 s", SESSIONS]),
         ("hpe", {}, {"url": "https://127.0.0.1:1"}, ["no connection"]),

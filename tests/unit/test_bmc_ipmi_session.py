@@ -190,14 +190,6 @@ async def test_auto_never_falls_back_for_another_reason(
     assert part in source
 
 
-async def test_a_machine_without_redfish_learns_of_ipmi(authority: trustme.CA, ca: str) -> None:
-    async with redfish_bmc.serving(
-        {}, authority=authority, behaviour=redfish_bmc.Behaviour(sessions=False)
-    ) as web:
-        with pytest.raises(BmcError, match="ipmi://HOST"):
-            await protocols.read(access(web.url, ca=ca))
-
-
 SENSOR = Sensor("P12V", 1, VOLTAGE, unit=4)
 
 
