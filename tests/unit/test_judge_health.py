@@ -13,6 +13,7 @@ from msgspec.structs import replace
 import nodegauge_judge
 import support.nccl_results as nccl
 import support.results as made
+from fuzz.mutation import ODD
 from nodegauge_contract import Bus, Fan, Gpu, Power, Problem, Repair, Result, Temperature, Unavailable
 from nodegauge_contract.matrix import render
 from nodegauge_contract.model import Nics, System
@@ -48,8 +49,9 @@ from nodegauge_judge.rule import (
     filled,
 )
 from nodegauge_judge.rules import HEALTH_RULES, stated
-from support.disturbing import disturbed
+from support.api_server import copied
 from support.judge_results import LOST, every, judge, node, only, resting, working
+from support.objects import paths_of
 
 
 def test_nothing_readable_is_unknown() -> None:
@@ -112,9 +114,29 @@ def test_invalid_thresholds_are_refused_by_name() -> None:
         ({"hotWam": 75}, "hotWam"),
         ({"railLow": 7}, "railLow"),
         ({"powerCapRatio": "x"}, "powerCapRatio"),
+        ({"peersWarn": 0.08}, "peersWarn"),
     ]:
         with pytest.raises(ThresholdsInvalid, match=named):
             Thresholds.from_spec(spec)
+
+
+def disturbed(whole: Result, *, seed: int, times: int) -> Result:
+    """The document with so many values replaced by strange ones that its types allow: what a newer probe, a
+    broken driver or a hostile pod might send."""
+    chance, document = random.Random(seed), msgspec.json.decode(msgspec.json.encode(whole))
+    paths = paths_of(document)
+    for _ in range(times):
+        *path, last = chance.choice(paths)
+        target = document
+        for key in path:
+            target = target[key]
+        before, target[last] = target[last], copied(chance.choice(ODD))
+        try:
+            msgspec.convert(document, Result)
+            paths = paths_of(document)
+        except msgspec.ValidationError:
+            target[last] = before
+    return msgspec.convert(document, Result)
 
 
 quickly = settings(max_examples=60, derandomize=True)

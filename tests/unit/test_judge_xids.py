@@ -9,11 +9,19 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import Host, Problem, RepeatedXid, Result, Unavailable, WatchReport, XidCount, Xids
 from nodegauge_judge import Answer, History, Judgement, NodeFacts, Severity, Verdict, judge_health
-from nodegauge_judge.history.model import FEW_XIDS, LIMIT, GpuHistory, LinkHistory
+from nodegauge_judge.history import growth
+from nodegauge_judge.history.model import (
+    FEW_XIDS,
+    LIMIT,
+    ClockHistory,
+    Counts,
+    GpuHistory,
+    LinkHistory,
+    PortHistory,
+)
 from nodegauge_judge.history.xid_times import MOST_TIMES, XidHistory
 from nodegauge_judge.history.xids import MOST_XIDS, ends_at
 from nodegauge_judge.model import XidRule
-from support.histories import full
 from support.judge_results import codes, only
 from support.watched import at
 
@@ -193,6 +201,23 @@ def test_the_newest_keeps_its_time_in_a_long_row() -> None:
     for up in (*ups, ups[-1]):
         judgement = node.came({(0, 13): at(up)}, up=up)
     assert judgement.findings[0].evidence["count"] == len(ups)
+
+
+def full(gpus: int, *, ports: int) -> History:
+    """Of a node up for a year on which everything has been counted, its GPUs busy, hot and bad for long."""
+    year, each = 31_536_000_000, Counts.__struct_fields__
+    counts = Counts(**{name: year if name in growth.CLOCKLIKE else 46_656 for name in each})
+    counts = replace(counts, energy_cj=year * 70)
+    links = LinkHistory(18, True, 36, 1)
+    memory = GpuHistory(links=links, counts=counts, idle_dw=1234, bad=0b111111, warm="10110111", braked=3)
+    return History(
+        boot="c0ffee00-0000-4000-8000-000000000000",
+        driver="580.105.08",
+        boottime_ms=year,
+        gpus={f"{gpu_index:08x}": memory for gpu_index in range(gpus)},
+        ports={f"mlx5_{port}/1": PortHistory(46_656, 4000) for port in range(ports)},
+        clock=ClockHistory("0123abcd", 1980),
+    )
 
 
 def test_the_newest_are_kept_and_the_history_stays_small() -> None:
