@@ -69,13 +69,16 @@ async def test_every_entry_is_a_row_and_the_worst_is_the_exit_code(bmcs: Bmcs, t
         (["--yes", "https://a"], "need --entries"),
         ([], "give the URL of a BMC, or --entries FOLDER"),
         (["--entries", "."], "no entries; write a file for each node"),
+        (["bmc-1", "--user", "reader"], "--user needs --password-file"),
+        (["bmc-1", "--user", "reader", "--password-file", "-"], "its first line is empty"),
+        (["bmc-1", "--deadline", "soon"], "soon"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
+def test_bad_input_is_exit_code_2_and_names_the_way_out(
     arguments: list[str], part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    outcome = CliRunner().invoke(main, ["bmc", *arguments])
+    outcome = CliRunner().invoke(main, ["bmc", *arguments], input="\n")
     assert (outcome.exit_code, part in outcome.output) == (2, True), outcome.output
 
 
