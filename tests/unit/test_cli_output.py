@@ -39,12 +39,6 @@ def test_a_document_for_programs_is_whole_and_shows_a_terminal_no_control_charac
     assert text.replace("\n", "").isprintable()
 
 
-def test_text_is_wrapped_beside_its_word() -> None:
-    lines = output.entry("to do", "word " * 30).splitlines()
-    assert [line[:10].strip() for line in lines] == ["to do", "", ""]
-    assert max(map(len, lines)) <= output.WIDTH
-
-
 def test_a_closed_pipe_ends_a_command_without_a_word() -> None:
     code = "import sys; from nodegauge_cli.output import quiet_pipe\nwith quiet_pipe():\n print('x' * 10**6)"
     reader, writer = os.pipe()
