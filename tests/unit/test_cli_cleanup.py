@@ -55,6 +55,10 @@ def test_the_pod_of_a_failed_helm_test_is_removed(dirty: DirtyCluster) -> None:
 
 
 def test_only_objects_of_nodegauge_are_removed(dirty: DirtyCluster) -> None:
+    """Also from a node that has a taint alone."""
+    taint = {"key": names.TAINT_UNVALIDATED, "effect": "NoSchedule"}
+    dirty.cluster.add_node("node-new", theirs="kept")
+    dirty.cluster.change(NODES, "node-new", {"spec": {"taints": [taint, *FOREIGN]}})
     dirty.add_probe("done", phase="Succeeded")
     dirty.clean()
     assert dirty.left() == CLEAN
@@ -102,14 +106,6 @@ def test_a_taint_added_meanwhile_survives(dirty: DirtyCluster) -> None:
     dirty.clean()
     assert dirty.cluster.objects[NODES]["node-1"]["spec"]["taints"] == [*FOREIGN, late]
     dirty.cluster.change(NODES, "node-1", {"spec": {"taints": FOREIGN}})
-    assert dirty.left() == CLEAN
-
-
-def test_a_node_with_a_taint_alone_is_cleaned(dirty: DirtyCluster) -> None:
-    taint = {"key": names.TAINT_UNVALIDATED, "effect": "NoSchedule"}
-    dirty.cluster.add_node("node-new", theirs="kept")
-    dirty.cluster.change(NODES, "node-new", {"spec": {"taints": [taint, *FOREIGN]}})
-    dirty.clean()
     assert dirty.left() == CLEAN
 
 
