@@ -54,21 +54,19 @@ class InterleavedOperator:
 
     def measure(self, name: str, codes: str, times: int = 1) -> None:
         for _ in range(times):
-            self._measure(name, codes)
-
-    def _measure(self, name: str, codes: str) -> None:
-        self.deliver()
-        self.finish(name)
-        self.reconcile(name)  # the run before this one, if nobody has looked at it yet
-        self.deliver()
-        self.cluster.pass_time(15 * 60)
-        self.cluster.results[name] = saying(codes, load="hot=n" not in codes)
-        self.reconcile(name, granted=True)
-        for pod in self.cluster.pods():
-            mine = pod["metadata"]["annotations"][names.POD_NODE] == name
-            if mine and pod["status"]["phase"] == "Pending" and not pod["metadata"].get("deletionTimestamp"):
-                self.cluster.end(pod, GARBAGE if codes == GARBAGE else self.cluster.result(pod))
-        self.deliver()
+            self.deliver()
+            self.finish(name)
+            self.reconcile(name)  # the run before this one, if nobody has looked at it yet
+            self.deliver()
+            self.cluster.pass_time(15 * 60)
+            self.cluster.results[name] = saying(codes, load="hot=n" not in codes)
+            self.reconcile(name, granted=True)
+            for pod in self.cluster.pods():
+                mine = pod["metadata"]["annotations"][names.POD_NODE] == name
+                gone = pod["metadata"].get("deletionTimestamp")
+                if mine and pod["status"]["phase"] == "Pending" and not gone:
+                    self.cluster.end(pod, GARBAGE if codes == GARBAGE else self.cluster.result(pod))
+            self.deliver()
 
     def write_policy(self, spec: Body | None) -> None:
         there = "default" in self.cluster.objects[POLICIES]

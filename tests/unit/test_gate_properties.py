@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from nodegauge_operator import names
 from nodegauge_operator.core.probes.registry import label_keys
 from support.api_server import NODES, POLICIES, REPORTS
-from support.promises import GARBAGE, InterleavedOperator
+from support.promises import GARBAGE
+from support.promises import InterleavedOperator as Operator
 from support.properties import tried
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("stated_answers"), pytest.mark.timeout(1800)]
@@ -40,7 +41,6 @@ SPECS = st.sampled_from(
 TAINTS = st.sampled_from(["late", "other", *names.NODE_TAINTS])
 
 SECONDS = st.sampled_from([60, 1200, 7200, 90_000])
-Operator = InterleavedOperator
 KINDS: list[tuple[Any, ...]] = [
     (12, Operator.measure, NODE_NAMES, ANSWERS, st.just(1)),
     (6, Operator.measure, NODE_NAMES, st.sampled_from(FAULTS), st.just(2)),
@@ -66,15 +66,15 @@ ACTIONS = st.sampled_from([kind for kind in KINDS for _ in range(kind[0])]).flat
 )
 
 
-def played(actions: list[tuple[Any, ...]], **spec: Any) -> InterleavedOperator:
-    operator = InterleavedOperator(COUNT, **({"budget": {"gatedNodes": 1}} | spec))
+def played(actions: list[tuple[Any, ...]], **spec: Any) -> Operator:
+    operator = Operator(COUNT, **({"budget": {"gatedNodes": 1}} | spec))
     for act, *how in actions:
         act(operator, *how)
     operator.rest()
     return operator
 
 
-def heals(operator: InterleavedOperator) -> None:
+def heals(operator: Operator) -> None:
     """Good runs lift every taint."""
     operator.write_policy({"mode": "Enforce", "hysteresis": {"dwell": "10m", "leaveRuns": 3}})
     for name in operator.cluster.objects[NODES]:
@@ -89,7 +89,7 @@ def heals(operator: InterleavedOperator) -> None:
         assert names.TAINT_UNVALIDATED not in {t["key"] for t in body["spec"].get("taints") or ()}
 
 
-def is_let_go(operator: InterleavedOperator) -> None:
+def is_let_go(operator: Operator) -> None:
     """A deleted policy leaves nothing."""
     operator.write_policy(None)
     operator.rest()
