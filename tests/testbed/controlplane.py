@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from testbed import controlplane_config as config
-from testbed.binaries import Binaries, find_or_build
+from testbed.binaries import Binaries, find_or_build, release
 from testbed.errors import ApiError, ControlPlaneError
 from testbed.kubeconfig import write_kubeconfig, write_private
 from testbed.loopback import LOOPBACK, reserve_port
@@ -45,7 +45,6 @@ class ControlPlane(Running):
         self,
         directory: Path,
         *,
-        binaries: Binaries | None = None,
         progress: Callable[[str], None] | None = None,
         environ: dict[str, str] = CHEAPLY,
     ) -> None:
@@ -56,7 +55,7 @@ class ControlPlane(Running):
         """As mighty, under another name: what simulated kubelets write can be told apart in the audit log."""
         self.ca_file = self.layout.ca_file
         """Verifies the API server (and the fault proxy)."""
-        self._given, self._progress = binaries, progress or (lambda _: None)
+        self._progress = progress or (lambda _: None)
         self._environ = environ | os.environ
         self._processes: dict[str, Process] = {}
         self._port = 0
@@ -66,12 +65,12 @@ class ControlPlane(Running):
 
     @cached_property
     def binaries(self) -> Binaries:
-        return self._given or find_or_build(self._progress)
+        return find_or_build(self._progress)
 
     @property
     def opt_in(self) -> config.OptIn:
         """What is turned on beside the defaults: all that some test needs."""
-        return config.OPT_INS.get(self.binaries.release, config.OptIn())
+        return config.OPT_INS[release()]
 
     @property
     def server(self) -> str:
