@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from testbed import controlplane_config as config
-from testbed.binaries import Binaries, find_or_build, release
+from testbed.binaries import Binaries, find_or_build
 from testbed.errors import ApiError, ControlPlaneError
 from testbed.kubeconfig import write_kubeconfig, write_private
 from testbed.loopback import LOOPBACK, reserve_port
@@ -66,11 +66,6 @@ class ControlPlane(Running):
     @cached_property
     def binaries(self) -> Binaries:
         return find_or_build(self._progress)
-
-    @property
-    def opt_in(self) -> config.OptIn:
-        """What is turned on beside the defaults: all that some test needs."""
-        return config.OPT_INS[release()]
 
     @property
     def server(self) -> str:
@@ -210,14 +205,14 @@ class ControlPlane(Running):
         return {"etcd": etcd, APISERVER: self._apiserver()}
 
     def _start_controllers(self) -> None:
-        flags = config.scheduler_flags(self.layout, self.opt_in)
+        flags = config.scheduler_flags(self.layout)
         self._start("kube-scheduler", self.binaries.kube_scheduler, flags)
-        flags = config.controller_manager_flags(self.layout, self.opt_in)
+        flags = config.controller_manager_flags(self.layout)
         self._start("kube-controller-manager", self.binaries.kube_controller_manager, flags)
 
     def _apiserver(self) -> Program:
         return self.binaries.kube_apiserver, config.apiserver_flags(
-            self.layout, port=self._port, etcd_port=self._etcd_port, opt_in=self.opt_in
+            self.layout, port=self._port, etcd_port=self._etcd_port
         )
 
     def _bring_up(self, programs: Mapping[str, Program]) -> None:
