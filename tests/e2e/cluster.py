@@ -230,10 +230,6 @@ def speaks(pod: Object) -> bool:
     return result is not None and process_field(result, "Threads") > 1
 
 
-def alive(number: int) -> bool:
-    return Path(f"/proc/{number}").exists()
-
-
 def pending(number: int, sent: signal.Signals) -> bool:
     waiting = process_field(number, "SigPnd", base=16) | process_field(number, "ShdPnd", base=16)
     return bool(waiting >> (sent - 1) & 1)
