@@ -14,7 +14,6 @@ from typing import Any
 from e2e.mounts import SERVICE_ADDRESS
 from e2e.node import Node
 from e2e.sandbox import CGROUPS
-from testbed.binaries import Binaries
 from testbed.controlplane import APISERVER, ControlPlane
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware
@@ -61,10 +60,8 @@ class PodPlane(ControlPlane):
 
     address = SERVICE_ADDRESS
 
-    def __init__(
-        self, directory: Path, *, node: str, binaries: Binaries, progress: Callable[[str], None]
-    ) -> None:
-        super().__init__(directory, binaries=binaries, progress=progress)
+    def __init__(self, directory: Path, *, node: str) -> None:
+        super().__init__(directory)
         self._node_user = f"system:node:{node}"
 
     @property
@@ -231,10 +228,6 @@ def speaks(pod: Object) -> bool:
     """Whether SIGTERM makes the probe say what it has read: once it has started the thread that measures."""
     result = find(pod) if runs(pod) else None
     return result is not None and process_field(result, "Threads") > 1
-
-
-def alive(number: int) -> bool:
-    return Path(f"/proc/{number}").exists()
 
 
 def pending(number: int, sent: signal.Signals) -> bool:

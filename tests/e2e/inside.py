@@ -15,7 +15,6 @@ from e2e.cluster import Cluster, PodPlane
 from e2e.node import Node
 from e2e.node_parts import Runtime
 from testbed import hardware
-from testbed.binaries import find_or_build
 from testbed.errors import TestbedError
 
 NODE = "gpu-1"
@@ -82,7 +81,7 @@ def chosen(stages: Sequence[Stage], names: Collection[str]) -> list[Stage]:
 def run(order: Order) -> None:
     directory = Path(order.directory)
     mounts.prepare(directory)
-    plane = PodPlane(directory / "plane", node=NODE, binaries=find_or_build(_silent), progress=_silent)
+    plane = PodPlane(directory / "plane", node=NODE)
     node = Node(
         NODE,
         directory,
@@ -119,10 +118,6 @@ def _walk(cluster: Cluster, lane: Lane, done: list[tuple[str, float]]) -> None:
 def _last_words(cluster: Cluster) -> str:
     operator = cluster.node.logs("nodegauge", "nodegauge-").splitlines()[-15:]
     return cluster.node.last_words() + "".join(f"\n  operator | {line[:300]}" for line in operator)
-
-
-def _silent(_: str) -> None:
-    """Progress of what the outer program has made sure of."""
 
 
 def main() -> int:

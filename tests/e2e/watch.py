@@ -13,7 +13,6 @@ from e2e.cluster import (
     PREFIX,
     READINGS,
     Cluster,
-    alive,
     find,
     first_status,
     process,
@@ -237,7 +236,8 @@ def _kubelet_killed(cluster: Cluster) -> None:
     lift(cluster, at_most=LEAVE_RUNS)
     cluster.until(lambda: _marks(cluster) == WELL, what="a node as before its fault")
     cluster.until(lambda: is_ready(cluster), what="a watch pod that is ready")
-    cluster.must_be((alive(number), life(cluster)), (True, whose), what="the watch container after all that")
+    there = Path(f"/proc/{number}").exists(), life(cluster)
+    cluster.must_be(there, (True, whose), what="the watch container after all that")
 
 
 def _rolled_out(cluster: Cluster) -> None:

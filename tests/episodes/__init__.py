@@ -20,8 +20,6 @@ EACH, SOUND_ONES = 30, 60
 
 
 class Origin(StrEnum):
-    """Where an episode comes from."""
-
     PRODUCED = "produced"
     GENERATED = "generated"
 

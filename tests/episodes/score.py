@@ -38,14 +38,11 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 def ask(episode: Episode) -> Answer:
-    """Have the judge answer."""
     judgement = judge_feed(episode.result, pods=episode.pods)
     return Answer(episode=episode, named=judgement.cause or SOUND)
 
 
 class Score(Struct, frozen=True, kw_only=True):
-    """All answers."""
-
     answers: tuple[Answer, ...]
 
     @classmethod
@@ -73,7 +70,6 @@ class Score(Struct, frozen=True, kw_only=True):
 
     @property
     def false_alarms(self) -> list[Answer]:
-        """Sound episodes in which GPUs are said to starve."""
         return [a for a in self.answers if a.episode.truth == SOUND and a.named != SOUND]
 
     @property
@@ -111,7 +107,6 @@ class Score(Struct, frozen=True, kw_only=True):
         )
 
     def mistakes(self) -> Iterator[str]:
-        """Each answer that is not the truth."""
         for answer in self.answers:
             if not answer.is_right:
                 episode = answer.episode

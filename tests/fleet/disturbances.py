@@ -11,10 +11,10 @@ import msgspec
 from fleet.machines import FAULTS, KINDS, NO_FAULT, Machine
 from fleet.process import LATENCY, OperatorProcess
 from fleet.record import Record, is_paused, spec_text
-from fleet.virtual import LivingCluster
+from fleet.virtual import POOL, LivingCluster
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode, PolicySpec
-from support.api_server import NODES, POLICIES, Body
+from support.api_server import NODES, PODS, POLICIES, Body
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
@@ -235,7 +235,7 @@ class NodeDisturbances(_Disturbing):
         name, pool = machine.name, machine.pool
 
         def state(on: bool) -> None:
-            self._cluster.set_label(name, None if on else pool)
+            self._cluster.change(NODES, name, {"metadata": {"labels": {POOL: None if on else pool}}})
 
         await self._on_node(machine, "flapping label", seconds=seconds, state=state, spans="unlabelled")
 
@@ -273,7 +273,8 @@ class NodeDisturbances(_Disturbing):
         machine.there = False
         self._cluster.remove(NODES, machine.name)
         await asyncio.sleep(30)
-        self._cluster.collect_pods(machine.name)
+        for pod in self._cluster.pods_on(machine.name):
+            self._cluster.remove(PODS, pod["metadata"]["name"])
         await asyncio.sleep(self._chance.choice([1.0, 5 * MINUTE, 2 * HOUR]))
         machine.boot, machine.booted_at, machine.fault = machine.boot + 1, self.now, NO_FAULT
         self._cluster.register(machine)

@@ -22,6 +22,7 @@ from nodegauge_operator.kube import client as client_module
 from nodegauge_operator.reconcile import installation, reading_trust
 from nodegauge_operator.reconcile import reconciler as reconciler_module
 from nodegauge_operator.reconcile import sweep as sweep_module
+from support.api_server import EVENTS
 from support.client import Killed
 from support.virtual_time import VirtualLoop, run
 
@@ -195,7 +196,7 @@ class Story:
         if self._failure is not None:
             raise self._failure
         self.promises.check()
-        self.cluster.forget_events()
+        self.cluster.objects[EVENTS].clear()  # they live for an hour
         for text in self.oracle.violations[self._violations_printed :]:
             self._say(f"\nVIOLATION {text}\n")
         self._violations_printed = len(self.oracle.violations)

@@ -288,7 +288,7 @@ class Oracle:
             return ""
         stood, gain = now - seen.entered_at, self._record.clock_gain(seen.entered_at, now)
         if seen.good >= LEAVE_RUNS and stood + gain >= DWELL - SLACK:
-            node.left_gate(fault)
+            node.seen[fault] = FaultSeen()
             return f"{LEAVE_RUNS} good readings in a row{_by(stood, DWELL)}"
         if rule.under_load and stood + gain >= FIRST_PROBATION - SLACK:
             seen.lifted_at = now

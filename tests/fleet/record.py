@@ -156,10 +156,6 @@ class NodeRecord:
             self.failing_since = now
         self.failing_until = now
 
-    def left_gate(self, name: str) -> None:
-        """A taint has been lifted for good, or a fault that set none has healed."""
-        self.seen[name] = FaultSeen()
-
 
 class Record:
     """Everything.  `wrong`: what was wrong for the whole cluster; policies by the pool that they select."""

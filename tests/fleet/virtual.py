@@ -10,7 +10,7 @@ from fleet.machines import NO_FAULT, Machine
 from fleet.record import Left, NodeRecord, Record
 from nodegauge_operator import names
 from nodegauge_operator.core.model import pod_view
-from support.api_server import DAEMONSETS, EVENTS, NODES, PODS, READINGS, REPORTS, Body
+from support.api_server import DAEMONSETS, NODES, PODS, READINGS, REPORTS, Body
 from support.cluster import FakeCluster
 from support.objects import NOW, addressed
 from support.virtual_operator import VirtualTimeOperator
@@ -121,9 +121,6 @@ class LivingCluster(Fleet):
             machine=machine, uid=body["metadata"]["uid"], healthy_since=self.loop.time()
         )
 
-    def set_label(self, name: str, value: str | None) -> None:
-        self.change(NODES, name, {"metadata": {"labels": {POOL: value}}})
-
     def set_ready(self, machine: Machine, ready: bool) -> None:
         machine.up = ready
         conditions = [
@@ -133,26 +130,18 @@ class LivingCluster(Fleet):
         info = {"bootID": machine.boot_id}
         self.change(NODES, machine.name, {"status": {"conditions": conditions, "nodeInfo": info}})
         if ready:
-            for pod in self._pods_on(machine.name):
+            for pod in self.pods_on(machine.name):
                 self._deleted(pod)
 
     def kill_pods(self, name: str) -> None:
-        for pod in self._pods_on(name):
+        for pod in self.pods_on(name):
             if not is_terminal(pod):
                 status: Body = {"phase": "Failed", "reason": "NodeShutdown", "message": "the node shut down"}
                 self.pod_status(pod["metadata"]["name"], status, node=name)
 
-    def collect_pods(self, name: str) -> None:
-        for pod in self._pods_on(name):
-            self.remove(PODS, pod["metadata"]["name"])
-
-    def _pods_on(self, name: str) -> list[Body]:
+    def pods_on(self, name: str) -> list[Body]:
         pods = list(self.objects[PODS].values())
         return [pod for pod in pods if pod["metadata"]["annotations"][names.POD_NODE] == name]
-
-    def forget_events(self) -> None:
-        """Events live for an hour."""
-        self.objects[EVENTS].clear()
 
     # -- what happens to pods ------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if importlib.util.find_spec("atheris") is None:
         print(NO_ATHERIS, file=sys.stderr)
         return 2
-    top = Path(to.folder or tempfile.mkdtemp(prefix="nodegauge-fuzz-"))
+    top = Path(tempfile.mkdtemp(prefix="nodegauge-fuzz-"))
     print(f"{to.inputs:,} inputs for {len(to.targets)} targets, --seed {to.seed}, below {top}", flush=True)
 
     def run(name: str) -> bool:
@@ -65,7 +65,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="repeats a run; default: 1")
     parser.add_argument("--targets", nargs="+", choices=list(SHARES), default=list(SHARES), metavar="NAME")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="default: cores")
-    parser.add_argument("--folder", metavar="DIR", help="for logs and failing inputs; default: a new one")
     parser.add_argument("--replay", metavar="FILE", help="this input alone, for one of --targets")
     return parser
 

@@ -71,7 +71,8 @@ class Run:
             for wanted in (OLDEST, NEWEST):
                 if self.with_wanted(wanted, core, cores):
                     begin(list(cores)[-1])
-            self.check("changelog (antsibull-changelog lint)", lambda: changelog(core))
+            lint = partial(_in_the_collection, core, "antsibull-changelog", "lint")
+            self.check("changelog (antsibull-changelog lint)", lint)
             self.check("ansible-lint, profile production", lambda: self.lint(core))
             self.check("ansible-test units and integration", lambda: tests_inside(core))
             for label, other in list(cores.items())[1:]:
@@ -135,10 +136,6 @@ LINT = ("ansible-lint", "--profile", "production", "--strict", "--offline", "--n
 def version_of(tools: Path) -> str:
     [match] = tools.parent.glob("lib/python3*/site-packages/ansible_core-*.dist-info")
     return match.name.removeprefix("ansible_core-").removesuffix(".dist-info")
-
-
-def changelog(core: Core) -> str:
-    return _in_the_collection(core, "antsibull-changelog", "lint")
 
 
 def tests_inside(core: Core) -> str:

@@ -22,16 +22,12 @@ class NotRun(Exception):
     """A check could not be made on this machine; the message says why and what to install."""
 
 
-@dataclass(frozen=True)
-class Done:
-    code: int
-    output: str
-
+class Done(subprocess.CompletedProcess[str]):
     def expect(self, what: str) -> str:
         """The output; CheckFailed with its last lines where the program failed."""
-        if self.code:
-            raise CheckFailed(f"{what} failed (exit code {self.code}):\n{quoted(self.output)}")
-        return self.output
+        if self.returncode:
+            raise CheckFailed(f"{what} failed (exit code {self.returncode}):\n{quoted(self.stdout)}")
+        return self.stdout
 
 
 def quoted(text: str) -> str:
@@ -54,7 +50,8 @@ def started(
         def wait(seconds: float) -> Done:
             if not process.wait(seconds):
                 raise CheckFailed(f"{name} did not end in {seconds:.0f} s")
-            return Done(process.exit_code or 0, process.log.read_text("utf-8", errors="replace"))
+            output = process.log.read_text("utf-8", errors="replace")
+            return Done(line, process.exit_code or 0, output, "")
 
         try:
             yield wait
@@ -78,12 +75,10 @@ class Core(Ansible):
 
     def run(
         self, program: str, *options: str, more: Mapping[str, str] | None = None, seconds: float = 1800
-    ) -> subprocess.CompletedProcess[str]:
+    ) -> Done:
         """One of Ansible's programs until its end; nothing of it outlives an interruption."""
-        done = run([self.tools / program, *options], cwd=self.folder, env=self.env(more), seconds=seconds)
-        return subprocess.CompletedProcess([program, *options], done.code, done.output, "")
+        return run([self.tools / program, *options], cwd=self.folder, env=self.env(more), seconds=seconds)
 
     def expect(self, program: str, *options: str, more: Mapping[str, str] | None = None) -> str:
         """The same; its output, or CheckFailed."""
-        done = self.run(program, *options, more=more)
-        return Done(done.returncode, done.stdout).expect(f"{program} of ansible-core {self.version}")
+        return self.run(program, *options, more=more).expect(f"{program} of ansible-core {self.version}")

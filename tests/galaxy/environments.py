@@ -62,12 +62,12 @@ def environment(wanted: Wanted, cache: Path) -> Path:
 def _create(folder: Path, python: Path, pins: Path) -> None:
     env = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_USER": "0"}
     made = run([python, "-m", "venv", folder], cwd=pins.parent, env=env, seconds=INSTALL_SECONDS)
-    if made.code:
+    if made.returncode:
         raise NotRun(f"{python.name} -m venv failed; Debian and Ubuntu: apt-get install {python.name}-venv")
     command = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--requirement", pins]
     installed = run(command, cwd=pins.parent, env=env, seconds=INSTALL_SECONDS)
-    if installed.code:
-        last = "\n".join(installed.output.splitlines()[-8:])
+    if installed.returncode:
+        last = "\n".join(installed.stdout.splitlines()[-8:])
         raise CheckFailed(
             f"pip could not install the versions of {pins.name}. Is there a package index?\n{last}"
         )

@@ -63,9 +63,9 @@ def begun(
 
         def end() -> str:
             done = wait(SANITY_SECONDS)
-            if done.code:
+            if done.returncode:
                 raise CheckFailed(f"ansible-test sanity of ansible-core {core.version}:\n{findings(done)}")
-            skipped = "; ".join(dict.fromkeys(SKIPPED.findall(done.output)))
+            skipped = "; ".join(dict.fromkeys(SKIPPED.findall(done.stdout)))
             passed.parent.mkdir(exist_ok=True)
             passed.write_text(skipped, encoding="utf-8")
             return skipped
@@ -74,8 +74,8 @@ def begun(
 
 
 def findings(done: Done) -> str:
-    wrong = [line for line in done.output.splitlines() if line.startswith(("ERROR: ", "FATAL: The "))]
-    return "\n".join(f"  | {line}" for line in wrong) or quoted(done.output)
+    wrong = [line for line in done.stdout.splitlines() if line.startswith(("ERROR: ", "FATAL: The "))]
+    return "\n".join(f"  | {line}" for line in wrong) or quoted(done.stdout)
 
 
 def prepare_home(home: Path, *, core: Core, cache: Path) -> None:

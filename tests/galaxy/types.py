@@ -19,8 +19,8 @@ def check() -> int:
         options = (f"--config-file={ROOT / 'pyproject.toml'}", f"--cache-dir={ROOT / '.mypy_cache'}")
         command = [sys.executable, "-m", "mypy", *options, "--package", package]
         done = run(command, cwd=Path(folder), env=os.environ, seconds=SECONDS)
-    print(done.output.replace(f"{package.rpartition('.')[0].replace('.', '/')}/", "ansible/"), end="")
-    return done.code
+    print(done.stdout.replace(f"{package.rpartition('.')[0].replace('.', '/')}/", "ansible/"), end="")
+    return done.returncode
 
 
 if __name__ == "__main__":

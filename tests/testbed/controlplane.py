@@ -45,7 +45,6 @@ class ControlPlane(Running):
         self,
         directory: Path,
         *,
-        binaries: Binaries | None = None,
         progress: Callable[[str], None] | None = None,
         environ: dict[str, str] = CHEAPLY,
     ) -> None:
@@ -56,7 +55,7 @@ class ControlPlane(Running):
         """As mighty, under another name: what simulated kubelets write can be told apart in the audit log."""
         self.ca_file = self.layout.ca_file
         """Verifies the API server (and the fault proxy)."""
-        self._given, self._progress = binaries, progress or (lambda _: None)
+        self._progress = progress or (lambda _: None)
         self._environ = environ | os.environ
         self._processes: dict[str, Process] = {}
         self._port = 0
@@ -66,12 +65,7 @@ class ControlPlane(Running):
 
     @cached_property
     def binaries(self) -> Binaries:
-        return self._given or find_or_build(self._progress)
-
-    @property
-    def opt_in(self) -> config.OptIn:
-        """What is turned on beside the defaults: all that some test needs."""
-        return config.OPT_INS.get(self.binaries.release, config.OptIn())
+        return find_or_build(self._progress)
 
     @property
     def server(self) -> str:
@@ -211,14 +205,14 @@ class ControlPlane(Running):
         return {"etcd": etcd, APISERVER: self._apiserver()}
 
     def _start_controllers(self) -> None:
-        flags = config.scheduler_flags(self.layout, self.opt_in)
+        flags = config.scheduler_flags(self.layout)
         self._start("kube-scheduler", self.binaries.kube_scheduler, flags)
-        flags = config.controller_manager_flags(self.layout, self.opt_in)
+        flags = config.controller_manager_flags(self.layout)
         self._start("kube-controller-manager", self.binaries.kube_controller_manager, flags)
 
     def _apiserver(self) -> Program:
         return self.binaries.kube_apiserver, config.apiserver_flags(
-            self.layout, port=self._port, etcd_port=self._etcd_port, opt_in=self.opt_in
+            self.layout, port=self._port, etcd_port=self._etcd_port
         )
 
     def _bring_up(self, programs: Mapping[str, Program]) -> None:

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from testbed.binaries import release
 from testbed.loopback import LOOPBACK
 
 SERVICE_RANGE = "10.0.0.0/24"
@@ -21,14 +22,11 @@ USERS = {ADMIN: "system:masters", KUBELET: "system:masters", SCHEDULER: "", CONT
 
 @dataclass(frozen=True)
 class OptIn:
-    """What an administrator turns on: `gates` in every program, and `apis` served beside the default ones.
-    Without any it is a stock cluster."""
+    """What an administrator turns on, all that some test needs: `gates` in every program, and `apis` served
+    beside the default ones."""
 
-    gates: tuple[str, ...] = ()
-    apis: tuple[str, ...] = ()
-
-    def flags(self) -> list[str]:
-        return [f"--feature-gates={','.join(f'{gate}=true' for gate in self.gates)}"] if self.gates else []
+    gates: tuple[str, ...]
+    apis: tuple[str, ...]
 
 
 OPT_INS = {
@@ -71,6 +69,10 @@ ten times for volumes to attach: an idle controller manager took 0.012 of a core
 AUDIT_POLICY = Path(__file__).with_name("audit-policy.yaml")
 
 
+def _feature_gates() -> str:
+    return f"--feature-gates={','.join(f'{gate}=true' for gate in OPT_INS[release()].gates)}"
+
+
 class Layout:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -110,13 +112,12 @@ def etcd_flags(layout: Layout, *, port: int) -> list[str]:
     ]
 
 
-def apiserver_flags(layout: Layout, *, port: int, etcd_port: int, opt_in: OptIn) -> list[str]:
+def apiserver_flags(layout: Layout, *, port: int, etcd_port: int) -> list[str]:
     """Our certificate, RBAC, static tokens for our users; audit lines are written before the next answer.
     `--endpoint-reconciler-type=none`: a loopback address is no valid endpoint of the `kubernetes` service."""
-    apis = [f"--runtime-config={','.join(f'{api}=true' for api in opt_in.apis)}"] if opt_in.apis else []
     return [
-        *opt_in.flags(),
-        *apis,
+        _feature_gates(),
+        f"--runtime-config={','.join(f'{api}=true' for api in OPT_INS[release()].apis)}",
         f"--etcd-servers=http://{LOOPBACK}:{etcd_port}",
         f"--secure-port={port}",
         f"--bind-address={LOOPBACK}",
@@ -155,14 +156,14 @@ def scheduler_config(layout: Layout) -> str:
     return json.dumps(document, indent=1)
 
 
-def scheduler_flags(layout: Layout, opt_in: OptIn) -> list[str]:
-    return [*opt_in.flags(), f"--config={layout.scheduler_config}", "--secure-port=0"]
+def scheduler_flags(layout: Layout) -> list[str]:
+    return [_feature_gates(), f"--config={layout.scheduler_config}", "--secure-port=0"]
 
 
-def controller_manager_flags(layout: Layout, opt_in: OptIn) -> list[str]:
+def controller_manager_flags(layout: Layout) -> list[str]:
     """Every controller under its own service account, as cluster installers have it; it serves nothing."""
     return [
-        *opt_in.flags(),
+        _feature_gates(),
         f"--kubeconfig={layout.kubeconfig(CONTROLLER_MANAGER)}",
         "--kube-api-qps=1000",
         "--kube-api-burst=1000",

@@ -1,9 +1,9 @@
 """Programs of Debian's packages, unpacked into a folder, whole or not at all, and never installed."""
 
-import tempfile
 from functools import partial
 from pathlib import Path
 
+from testbed.interruption import whole
 from testbed.processes import output_of
 
 OPTIONS = ("-qq", "-o", "APT::Sandbox::User=root")
@@ -17,20 +17,13 @@ def unpack(root: Path, *packages: str, missing: bool = False) -> Path:
     """The packages below `root`; `missing`: with those that they need and this machine lacks."""
     if root.is_dir():
         return root
-    root.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=root.parent) as name:
-        folder, fresh = Path(name), Path(name) / "root"
+    with whole(root) as fresh:
+        folder = fresh.parent
         (folder / "partial").mkdir()
-        fresh.mkdir(mode=0o755)
         fetch = _with_missing(folder) if missing else ("download", *OPTIONS)
         run(["apt-get", *fetch, *packages], cwd=folder)
         for package in sorted(folder.glob("*.deb")):
             run(["dpkg", "-x", str(package), str(fresh)], cwd=folder)
-        try:
-            fresh.rename(root)
-        except OSError:  # another run was quicker
-            if not root.is_dir():
-                raise
     return root
 
 

@@ -57,6 +57,21 @@ def exit_code(program: str, work: Callable[[], int]) -> int:
 
 
 @contextlib.contextmanager
+def whole(folder: Path) -> Iterator[Path]:
+    """What is made in a new folder takes the place of `folder`, whole or not at all."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as name:
+        fresh = Path(name) / "new"
+        fresh.mkdir(mode=0o755)
+        yield fresh
+        try:
+            fresh.rename(folder)
+        except OSError:  # another run was quicker
+            if not folder.is_dir():
+                raise
+
+
+@contextlib.contextmanager
 def alone(lock: Path, *, waits: Callable[[], object] = lambda: None) -> Iterator[None]:
     with lock.open("a") as file:
         try:

@@ -71,6 +71,10 @@ class OperatorProcess(Running):
     def running(self) -> bool:
         return self._process is not None and self._process.running
 
+    def alive(self) -> None:
+        if not self.running():
+            raise TestbedError(f"the operator ended:\n{self.output()[-2000:]}")
+
     def wait(self, seconds: float = DEADLINE_SECONDS) -> int:
         if not self._started.wait(seconds):
             raise TestbedError(f"it lives on for {seconds:g} s:\n{self.output()[-3000:]}")
@@ -89,8 +93,7 @@ class OperatorProcess(Running):
 
     def port(self) -> int:
         def listens() -> re.Match[str] | None:
-            if not self.running():
-                raise TestbedError(f"the operator ended:\n{self.output()[-2000:]}")
+            self.alive()
             return _PORT.search(self.output())
 
         result = wait_for(listens, what="the operator's port")

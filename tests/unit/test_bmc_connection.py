@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpus.bmc.table import Served
+from corpus.bmc.table import Served, recorded
 from nodegauge_bmc import connection, growth, values
 from nodegauge_bmc.connection import Access, BmcError, Connection, Unreadable, checked
 from nodegauge_bmc.redfish import read_tree
@@ -24,7 +24,7 @@ from nodegauge_contract.values import Unavailable
 from nodegauge_judge.chassis.judge import judge_chassis
 from support.bmc_access import Bmcs
 from support.virtual_time import in_virtual_time
-from testbed.hardware.bmc import PASSWORD, SESSIONS, USER, recorded, tree
+from testbed.hardware.bmc import PASSWORD, SESSIONS, USER, tree
 
 POWER = "/redfish/v1/Chassis/1/Power"
 ROOT = "/redfish/v1"
@@ -131,7 +131,7 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 async def test_an_answer_that_is_no_resource_is_unread(lie: str, bmcs: Bmcs) -> None:
-    reading = await bmcs.reading("supermicro", body={POWER: LIES[lie]})
+    reading = await bmcs.reading("supermicro", says={POWER: (200, {}, LIES[lie])})
     assert reading.supplies == []
     assert [one.path for one in reading.unread if "Power" in one.path] == [POWER]
     assert judge_chassis(reading).verdict == "unknown"

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+from mutants.__main__ import LIST, ROOT, read
+
 BUDGET = "operator/src/nodegauge_operator/core/budget.py"
 MUTANT = "  - {{id: {id}, file: {file}, old: {old!r}, new: {new!r}, breaks: it}}\n"
 
@@ -40,13 +40,7 @@ def mutants(folder: Path, *listed: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_fault_of_the_table_is_one_place_in_the_source() -> None:
     """A text that is gone, or there twice, stops the whole table."""
-    table = yaml.safe_load((ROOT / "tests" / "mutants" / "mutants.yaml").read_text("utf-8"))
-    counts = {
-        each["id"]: (ROOT / each["file"]).read_text("utf-8").count(each["old"])
-        for area in table.values()
-        for each in area
-    }
-    assert {name: count for name, count in counts.items() if count != 1} == {}
+    assert read(LIST)
 
 
 @pytest.mark.slow

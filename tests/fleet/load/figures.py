@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -21,24 +20,6 @@ TARGETS = {
     "Memory of the operator (RSS), idle, MiB": "< 200",
 }
 """Of 5,000 nodes, where there is one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """`cpu` seconds of a process for `results` results, and `server` of API server and etcd meanwhile."""
-
-    results: int
-    seconds: float
-    cpu: float
-    server: float
-
-    @property
-    def milliseconds(self) -> float:
-        return self.cpu * 1000 / self.results
-
-    @property
-    def server_milliseconds(self) -> float:
-        return self.server * 1000 / self.results
 
 
 class Write(NamedTuple):

@@ -82,10 +82,6 @@ class Measured(OperatorProcess):
             await asyncio.sleep(LOOK_SECONDS)
         return time.monotonic() - started
 
-    def alive(self) -> None:
-        if not self.running():
-            raise TestbedError(f"the operator ended:\n{self.output()[-2000:]}")
-
     def cpu(self) -> float:
         return cpu_of(self.pid)
 

@@ -70,15 +70,13 @@ def options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="from a finding to a device rule, with GPUs by DRA, and no more",
     )
-    parser.add_argument("--quick", action="store_true", help="100 nodes only, about four minutes")
 
 
 def run_scenario(chosen: argparse.Namespace) -> int:
     with scratch("loadtest") as directory:
         try:
             stage = DeviceStage if chosen.devices else Stage
-            wanted = [100] if chosen.quick else chosen.nodes
-            run(wanted, directory, stage=stage, limited=chosen.limited)
+            run(chosen.nodes, directory, stage=stage, limited=chosen.limited)
         except KubeError as error:
             raise TestbedError(str(error)) from error
     return 0

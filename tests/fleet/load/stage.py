@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import ClassVar
 
 from fleet.load import objects, release
-from fleet.load.figures import Cost, Record, Rows, Write, latencies, latency
+from fleet.load.figures import Record, Rows, Write, latencies, latency
 from fleet.load.kubelets import Kubelets, ManyClients, in_flight
 from fleet.load.measured import Cores, Measured, cpu_of, pin, relist
 from fleet.load.release import NAMESPACE, OPERATOR, PROBES
@@ -149,8 +149,8 @@ class Stage:
         )
         await self._kubelets.quiet()
         with self._alone():
-            cost = await self._batch("a first result", self._nodes, objects.h100(), rate=ROLL_OUT_RATE)
-        self._show({"Roll-out: results/s": f"{cost.results / cost.seconds:.0f}"})
+            seconds = await self._batch("a first result", self._nodes, objects.h100(), rate=ROLL_OUT_RATE)
+        self._show({"Roll-out: results/s": f"{len(self._nodes) / seconds:.0f}"})
         labels = self._plane.rest().get(f"/api/v1/nodes/{self._nodes[-1]}")["metadata"]["labels"]
         if labels.get("nodegauge.dev/nvlink-gbps") != "450":
             raise TestbedError(f"node {self._nodes[-1]} has other labels than its hardware demands: {labels}")
@@ -168,7 +168,8 @@ class Stage:
         self._show({f"{of}, s": f"{listed:.1f}", f"{of}: CPU, s": f"{cpu:.1f}", **calm})
         await self._kubelets.quiet()
 
-    async def _batch(self, what: str, nodes: Sequence[str], machine: Result, *, rate: float = RATE) -> Cost:
+    async def _batch(self, what: str, nodes: Sequence[str], machine: Result, *, rate: float = RATE) -> float:
+        """The seconds that it took."""
         parts = self._kubelets.parts(nodes, machine)
         self._say(f"writing {len(nodes):,} readings, {rate:.0f} a second: {what}")
         self._record.mark()
@@ -176,21 +177,17 @@ class Stage:
         await self._kubelets.write_at((n / rate, *pair) for n, pair in enumerate(parts.items()))
         await self._judged(nodes, machine)
         counted = {who: kinds.total() / len(nodes) for who, kinds in _by_whom(self._ours()).items()}
-        cost = Cost(
-            results=len(nodes),
-            seconds=time.monotonic() - began - QUIET_SECONDS,
-            cpu=self._operator.cpu() - cpu,
-            server=cpu_of(*self._server_pids()) - server,
-        )
+        seconds, each = time.monotonic() - began - QUIET_SECONDS, 1000 / len(nodes)
+        cpu, server = self._operator.cpu() - cpu, cpu_of(*self._server_pids()) - server
         self._show(
             {
-                f"CPU of a result, ms: {what}": f"{cost.milliseconds:.1f}",
-                "  of API server and etcd for it: " + what: f"{cost.server_milliseconds:.1f}",
+                f"CPU of a result, ms: {what}": f"{cpu * each:.1f}",
+                "  of API server and etcd for it: " + what: f"{server * each:.1f}",
                 "  writes of the operator for it: " + what: f"{counted['operator']:.2f}",
                 "  writes of everybody for it: " + what: f"{sum(counted.values()):.2f}",
             }
         )
-        return cost
+        return seconds
 
     def _server_pids(self) -> list[int]:
         return [self._plane.pid(program) for program in (APISERVER, "etcd")]

@@ -3,14 +3,14 @@
 import hashlib
 import os
 import shutil
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 from testbed.binaries import cache_folder
 from testbed.driver.releases import abilities
 from testbed.errors import BinaryError
+from testbed.interruption import whole
 from testbed.processes import output_of
 
 SOURCE = Path(__file__).with_name("src")
@@ -42,8 +42,10 @@ def library_folder(version: str) -> Path:
         if not objects.is_file():
             sources = [str(path) for path in _sources() if path.suffix == ".c"]
             command = [compiler, *FLAGS, "-r", "-nostdlib", *sources, "-o"]
-            _build(objects, lambda target: output_of([*command, str(target)]))
-        _build(library, lambda target: _link(compiler, objects, target, functions=functions))
+            with whole(objects.parent) as fresh:
+                output_of([*command, str(fresh / OBJECTS)])
+        with whole(library.parent) as fresh:
+            _link(compiler, objects, fresh / LIBRARY, functions=functions)
     return library.parent
 
 
@@ -59,20 +61,6 @@ def _digest(compiler: str, functions: tuple[str, ...]) -> str:
         digest.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
     digest.update("\0".join([*FLAGS, *functions, compiler, version]).encode())
     return digest.hexdigest()[:16]
-
-
-def _build(wanted: Path, make: Callable[[Path], object]) -> None:
-    folder = wanted.parent
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as skipped:
-        fresh = Path(skipped) / "new"
-        fresh.mkdir()
-        make(fresh / wanted.name)
-        try:
-            fresh.rename(folder)
-        except OSError:
-            if not wanted.is_file():
-                raise
 
 
 def _link(compiler: str, objects: Path, target: Path, *, functions: Sequence[str]) -> None:

@@ -7,7 +7,6 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +26,11 @@ def tree(name: str) -> dict[str, Any]:
     return {path.rstrip("/"): body for path, body in resources.items()}
 
 
-@cache
-def recorded(name: str) -> dict[str, Any]:
-    """The same for all who change nothing."""
-    return tree(name)
-
-
 @dataclass
 class Behaviour:
     """What is wrong with the BMC itself.  `sessions`: it has a session service, else only Basic
     authentication.  `delay`: seconds before each answer.  `hang`: paths that are never answered.  `broken`:
-    HTTP status by path.  `body`: raw answer by path.  `expand`: it keeps the expansion that its root
+    HTTP status by path.  `expand`: it keeps the expansion that its root
     announces.  `busy`: answers 503 before the first good one.  `says`: status, headers and body by path, for
     requests that are logged in and for the login; of the service root for all."""
 
@@ -45,7 +38,6 @@ class Behaviour:
     delay: float = 0.0
     hang: set[str] = field(default_factory=set)
     broken: dict[str, int] = field(default_factory=dict)
-    body: dict[str, bytes] = field(default_factory=dict)
     expand: bool = False
     busy: int = 0
     says: dict[str, tuple[int, dict[str, str], Any]] = field(default_factory=dict)
@@ -84,8 +76,6 @@ class Bmc:
             return refusal
         if path in self.behaviour.broken:
             return web.json_response({"error": {}}, status=self.behaviour.broken[path])
-        if path in self.behaviour.body:
-            return web.Response(body=self.behaviour.body[path], content_type="application/json")
         resources = self.resources
         if path not in resources:
             return web.json_response({"error": {}}, status=404)

@@ -4,9 +4,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from testbed.hardware.plugged import Hardware
+from testbed.hardware.statefile import write as replaced
 
 EVERY_S = 0.5
 
@@ -41,7 +41,9 @@ def starving(hardware: Hardware, *, busy: int) -> Iterator[None]:
     def write() -> None:
         while not over.wait(EVERY_S):
             for name, content in files(1000 + time.monotonic() - began).items():
-                _replace(hardware.directory / "proc" / name, content)
+                path = hardware.directory / "proc" / name
+                path.parent.mkdir(exist_ok=True)
+                replaced(path, content.encode())
 
     hardware.load(busy)
     thread = threading.Thread(target=write, daemon=True, name="starving")
@@ -52,11 +54,3 @@ def starving(hardware: Hardware, *, busy: int) -> Iterator[None]:
         over.set()
         thread.join()
         hardware.load(0)
-
-
-def _replace(path: Path, content: str) -> None:
-    """In one step: a probe may read at any time."""
-    path.parent.mkdir(exist_ok=True)
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(content)
-    fresh.replace(path)

@@ -38,9 +38,6 @@ class Hardware:
     node_labels: Mapping[str, str] = field(default_factory=dict)
     devices: list[dict[str, Any]] = field(default_factory=list)
 
-    def env(self) -> dict[str, str]:
-        return dict(self.environment)
-
 
 @dataclass(frozen=True, kw_only=True)
 class NodeContext:

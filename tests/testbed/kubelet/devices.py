@@ -125,5 +125,5 @@ class Devices:
         write_private(path, "".join(lines))
 
     def _file(self, suffix: str) -> Path | None:
-        state = self.hardware.env().get(STATE_VARIABLE) if self.hardware is not None else None
+        state = self.hardware.environment.get(STATE_VARIABLE) if self.hardware is not None else None
         return Path(state + suffix) if state else None

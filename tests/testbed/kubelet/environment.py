@@ -88,7 +88,7 @@ def hook_environment(
     result = {TERMINATION_LOG: str(termination_log)}
     if hardware is None:
         return result
-    for name, value in hardware.env().items():
+    for name, value in hardware.environment.items():
         if name not in DRIVER_VARIABLES:
             result[name] = value
         elif driver:

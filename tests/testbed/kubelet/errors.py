@@ -3,15 +3,11 @@
 from testbed.errors import TestbedError
 
 
-class KubeletError(TestbedError):
-    """Base of all errors raised here."""
-
-
-class ApiUnreachable(KubeletError):
+class ApiUnreachable(TestbedError):
     """No usable answer from the API server: refused, reset, timed out; try again."""
 
 
-class ContainerWaits(KubeletError):
+class ContainerWaits(TestbedError):
     """The container stays waiting; `reason` is what `kubectl` shows, and the start is tried again."""
 
     def __init__(self, message: str, *, reason: str = "CreateContainerError") -> None:
@@ -30,9 +26,9 @@ class NotSimulated(ContainerWaits):
     """A field that would change what the program sees, and that this kubelet does not implement."""
 
 
-class StartFailed(KubeletError):
+class StartFailed(TestbedError):
     """The container's command could not be executed (StartError, exit code 128)."""
 
 
-class EndedBeforeStart(KubeletError):
+class EndedBeforeStart(TestbedError):
     """The container was ended while it waited for its image or its configuration."""

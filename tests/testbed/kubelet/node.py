@@ -58,7 +58,7 @@ def node_labels(name: str, hardware: Hardware | None) -> dict[str, str]:
 
 def node_info(name: str, hardware: Hardware | None) -> Object:
     machine = uuid.uuid5(NODE_NAMESPACE, name)
-    root = (hardware.env().get("NODEGAUGE_PROCFS") if hardware else None) or "/proc"
+    root = (hardware.environment.get("NODEGAUGE_PROCFS") if hardware else None) or "/proc"
     return {
         "machineID": machine.hex,
         "systemUUID": str(machine),
