@@ -35,7 +35,6 @@ def load(run: NcclRun, *options: str) -> LoadResult:
     with following(run.hardware):
         result = run.result(*(options or QUICK), probe="load")
     assert result.problem is None
-    assert result.load is not None
     return result.load
 
 
@@ -83,7 +82,6 @@ def test_a_healthy_machine_under_load(nccl_on: NcclOn) -> None:
     assert (judgement.verdict, worse_than_info(judgement)) == (Verdict.PASS, [])
     loaded = result.load
     assert (loaded.skipped, loaded.ended, loaded.message, loaded.seconds) == ("", LoadEnd.DONE, "", 4)
-    assert isinstance(loaded.hz, float)
     assert loaded.hz >= 2
     assert loaded.loaded_seconds >= 4
     assert [gpu.index for gpu in loaded.gpus] == list(range(8))

@@ -112,7 +112,6 @@ class NcclRun(Machine):
     def nccl(self, *options: str) -> NcclResult:
         result = self.result(*options)
         assert result.problem is None
-        assert result.nccl is not None
         return result.nccl
 
     def arms(self, *options: str) -> dict[str, Arm]:

@@ -110,7 +110,6 @@ class PlannerLoop:
         self.pods = [after if pod is before else pod for pod in self.pods]
 
     def asked(self, at: str) -> None:
-        assert self.report is not None
         self.report = _written_again(replace(self.report, requested_at=at))
 
     @property
@@ -144,7 +143,6 @@ class PlannerLoop:
                 self._made += 1
                 meta = step.manifest["metadata"] | {"uid": f"pod-{self._made}", "resourceVersion": "1"}
                 view = pod_view({"metadata": meta, "spec": {}, "status": {"phase": "Pending"}})
-                assert view is not None
                 assert view.probe == step.probe
                 known: dict[str, Any] = {name: getattr(view, name) for name in view.__struct_fields__}
                 self.pods.append(APod(**known | {"created_at": self.now}))
@@ -167,7 +165,6 @@ class PlannerLoop:
             before, after = report.status.probe[name].last_run, status.probe[name].last_run
             if after is not None and after != before:
                 context = self.snapshot().context
-                assert context is not None
                 # What the report would hold by now without a run: what time does is not the run's doing.
                 aged, number = decision.decide(context.after(report.status)), before.number if before else 0
                 self._checked(aged, status, probe=name, run=after, number=number)

@@ -13,20 +13,16 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Result
-from nodegauge_contract import decode as real
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Outcome, ReportStatus, parse_report, stamp, unstamp, whole
 from nodegauge_operator.api.sharing import DEEPEST, LONGEST, shared
-from nodegauge_operator.core import actions, pod_outcome
 from nodegauge_operator.core.model import node_view, pod_view
-from nodegauge_operator.core.planner import next_step
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.kube import nodes
 from nodegauge_operator.kube.client import MERGE, Client
 from nodegauge_operator.kube.decoding import decoded
 from support.api_server import Body
-from support.objects import NOW, ANode, make_node, make_pod, make_report, make_snapshot, paths_of
+from support.objects import NOW, ANode, make_node, make_report, paths_of
 from support.properties import tried
 from support.virtual_time import drive
 
@@ -261,30 +257,3 @@ def test_a_shared_document_is_equal() -> None:
         document = [document]
     assert shared(document) == document
     assert shared({"a": [1, True]})["a"][1] is True
-
-
-SHARED = make_node()
-
-
-@pytest.fixture
-def documents(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    seen: list[str] = []
-
-    def decode(text: str) -> Result:
-        seen.append(text)
-        return real(text)
-
-    monkeypatch.setattr(pod_outcome, "decode", decode)
-    return seen
-
-
-def test_a_pods_result(documents: list[str]) -> None:
-    """A pod's document is decoded for its node, and not again for its report."""
-    snapshot = make_snapshot(report=make_report(), pods=(make_pod(SHARED).with_result(made.titan()),))
-    patch = next_step(snapshot)
-    assert isinstance(patch, actions.PatchNode)
-    assert patch.judged is not None
-    node = replace(SHARED.patched(patch.labels), resource_version="11")
-    report = next_step(replace(snapshot, node=node, judged=patch.judged))
-    assert isinstance(report, actions.PatchReport)
-    assert len(documents) == 1

@@ -194,22 +194,7 @@ def test_while_the_api_server_keeps_a_taint_its_evidence_stays() -> None:
     assert (operator.cluster.taints(), operator.cluster.objects[REPORTS]) == ([], {})
 
 
-def test_a_kubelet_s_unvalidated_is_lifted_at_the_first_pass() -> None:
-    operator = tainting(taints=("team", UNVALIDATED))
-    operator.measure("gpu-lost=b")
-    assert operator.cluster.taints() == [
-        "team:NoSchedule",
-        "unvalidated:NoSchedule",
-        "unhealthy=gpu-lost:NoSchedule",
-    ]
-    operator.measure("")
-    assert operator.cluster.taints() == ["team:NoSchedule", "unhealthy=gpu-lost:NoSchedule"]
-    change(operator, NODES, "node-1", {"spec": {"taints": [{"key": UNVALIDATED, "effect": "NoExecute"}]}})
-    operator.catch_up(granted=False)
-    assert operator.cluster.taints() == ["unhealthy=gpu-lost:NoSchedule"]
-
-
-def test_a_node_that_is_not_ours_keeps_its_unvalidated() -> None:
+def test_a_kubelet_s_unvalidated_is_lifted_at_the_first_pass_of_a_node_of_ours() -> None:
     """It registered with it; the label that will select it comes later, from somebody else."""
     operator = tainting(taints=(UNVALIDATED,), nodeSelector={"matchLabels": {"late": "yes"}})
     operator.catch_up(granted=False)
@@ -217,8 +202,13 @@ def test_a_node_that_is_not_ours_keeps_its_unvalidated() -> None:
     change(operator, NODES, "node-1", {"metadata": {"labels": {"late": "yes"}}})
     operator.catch_up(granted=False)
     assert operator.cluster.taints() == ["unvalidated:NoSchedule"]
+    operator.measure("gpu-lost=b")
+    assert operator.cluster.taints() == ["unvalidated:NoSchedule", "unhealthy=gpu-lost:NoSchedule"]
     operator.measure("")
-    assert operator.cluster.taints() == []
+    assert operator.cluster.taints() == ["unhealthy=gpu-lost:NoSchedule"]
+    change(operator, NODES, "node-1", {"spec": {"taints": [{"key": UNVALIDATED, "effect": "NoExecute"}]}})
+    operator.catch_up(granted=False)
+    assert operator.cluster.taints() == ["unhealthy=gpu-lost:NoSchedule"]
 
 
 @pytest.mark.parametrize("probed", [True, False])

@@ -128,7 +128,6 @@ def test_what_was_judged_by_an_older_report_is_judged_anew() -> None:
     snapshot = make_snapshot(node=NODE, report=make_report(), pods=(pod,))
     patch = next_step(snapshot)
     assert isinstance(patch, steps.PatchNode)
-    assert snapshot.report is not None
     theirs = ProbeStatus(name=names.PROBE_PULL, request="theirs")
     newer = replace(snapshot.report, resource_version="11", status=ReportStatus(probes=[theirs]))
     node = NODE.patched(patch.labels, patch.taints)

@@ -26,14 +26,8 @@ def end_of(pod: APod, *, at: float = NOW, node: NodeView | None = None, **known:
     return KINDS[pod.probe].ending(pod, make_context(**start | known))
 
 
-def ended(pod: APod, **known: Any) -> RunEnd:
-    end = end_of(pod, **known)
-    assert end is not None
-    return end
-
-
 def test_a_result_of_this_run_is_read() -> None:
-    end = ended(make_pod().running().with_result(made.h100()))
+    end = end_of(make_pod().running().with_result(made.h100()))
     assert (end.outcome, end.reason) == (Outcome.READ, "Read")
     assert len(end.result.gpus) == 8
 
@@ -44,13 +38,13 @@ def test_a_whole_result_counts_whatever_became_of_the_pod(reason: str) -> None:
     failed = replace(pod, phase="Failed", terminated=replace(pod.terminated, exit_code=1, reason="Error"))
     killed = replace(pod, phase="Failed", reason=reason)
     for one in (replace(pod, phase="Running"), failed, killed, pod.vanished(), pod.deleting()):
-        assert ended(one).outcome is Outcome.READ
+        assert end_of(one).outcome is Outcome.READ
 
 
 @pytest.mark.parametrize("name", sorted(set(hostile(make_pod(number=2))) - {"no GPUs"}))
 def test_what_is_no_result_of_this_run_is_unknown(name: str) -> None:
     pod = make_pod(number=2).running()
-    end = ended(pod.leaving(hostile(pod)[name]))
+    end = end_of(pod.leaving(hostile(pod)[name]))
     assert end.outcome is Outcome.UNKNOWN
     assert end.result is None
     assert end.reason
@@ -81,7 +75,7 @@ UNSTARTED = {
 )
 def test_an_end_without_a_reading_is_unknown(pod: APod, reason: str) -> None:
     """Where the container never ran, its message is the runtime's, which people need to read."""
-    end = ended(pod)
+    end = end_of(pod)
     assert (end.outcome, end.reason) == (Outcome.UNKNOWN, reason)
     assert (NOT_FOUND if pod in UNSTARTED.values() else "") in end.message != ""
 
@@ -89,11 +83,11 @@ def test_an_end_without_a_reading_is_unknown(pod: APod, reason: str) -> None:
 def test_a_document_in_the_termination_message_is_no_reading() -> None:
     """Only what the probe wrote with its own token counts; the message says in words why there is none."""
     pod = make_pod().running()
-    end = ended(pod.finished_with(pod.with_result(made.titan()).wrote))
+    end = end_of(pod.finished_with(pod.with_result(made.titan()).wrote))
     assert (end.outcome, end.reason, end.result) == (Outcome.UNKNOWN, "NoReading", None)
     assert len(end.message) < 500
     refused = pod.finished_with("the reading is not written: 403 nodereadings is forbidden", code=1)
-    end = ended(refused)
+    end = end_of(refused)
     assert (end.outcome, end.reason) == (Outcome.UNKNOWN, "NotWritten")
     assert "403 nodereadings is forbidden" in end.message
 
@@ -103,14 +97,14 @@ def test_a_reading_of_another_pod_ends_no_run() -> None:
     for other in (make_pod(uid="before"), make_pod(make_node(uid="before"), uid=pod.uid)):
         reading = reading_of((other.with_result(made.titan()),))
         assert end_of(pod, reading=reading) is None
-        assert ended(pod.finished_with(""), reading=reading).reason == "NoReading"
+        assert end_of(pod.finished_with(""), reading=reading).reason == "NoReading"
 
 
 @pytest.mark.parametrize("known", [{"distrust": "anybody may write"}, {"trusted": "another policy"}])
 def test_a_reading_that_anybody_may_have_written_ends_its_run_unread(known: dict[str, str]) -> None:
     """Nothing protects readings, or not as when the pod was made; while the pod runs, its run goes on."""
     pod = make_pod().running().with_result(made.titan())
-    end = ended(pod, **known)
+    end = end_of(pod, **known)
     assert (end.outcome, end.reason, end.result) == (Outcome.UNKNOWN, "ReadingsUnprotected", None)
     assert end.message
     assert end_of(replace(pod, terminated=None, phase="Running"), **known) is None
@@ -132,16 +126,16 @@ def test_a_reading_that_anybody_may_have_written_ends_its_run_unread(known: dict
     ],
 )
 def test_a_run_that_lost_its_place_is_skipped(pod: APod) -> None:
-    assert ended(pod).outcome is Outcome.SKIPPED
+    assert end_of(pod).outcome is Outcome.SKIPPED
 
 
 def test_a_preempted_probe_that_says_so_is_skipped_and_one_that_had_finished_is_read() -> None:
     """What counts is whether the document is whole."""
     pod = make_pod().running().preempted()
     cut = replace(made.titan(), problem=Problem(kind=ProblemKind.TERMINATED, message="SIGTERM"))
-    assert ended(pod.with_result(cut)).outcome is Outcome.SKIPPED
-    assert ended(pod.with_result(made.titan())).outcome is Outcome.READ
-    end = ended(make_pod().running().with_result(cut))
+    assert end_of(pod.with_result(cut)).outcome is Outcome.SKIPPED
+    assert end_of(pod.with_result(made.titan())).outcome is Outcome.READ
+    end = end_of(make_pod().running().with_result(cut))
     assert (end.outcome, end.reason, end.message) == (Outcome.UNKNOWN, "Terminated", "SIGTERM"), "a drain"
 
 
@@ -149,7 +143,7 @@ def test_last_words_wait_for_the_end_of_their_pod() -> None:
     cut = replace(made.titan(), problem=Problem(kind=ProblemKind.TERMINATED, message="SIGTERM"))
     pod = replace(make_pod().running().with_result(cut), terminated=None, phase="Running")
     assert end_of(pod) is None
-    assert ended(pod, at=NOW + 2 * (DEADLINE + OVERTIME)).reason == "Terminated"
+    assert end_of(pod, at=NOW + 2 * (DEADLINE + OVERTIME)).reason == "Terminated"
 
 
 UNPLACED = make_pod().pending("Unschedulable", "0/3 nodes are available: 1 Too many pods.")
@@ -169,7 +163,7 @@ def test_a_pod_that_goes_no_further_is_given_up_in_time(
 ) -> None:
     assert wake_at(pod, limits=Limits(), deadline=DEADLINE) == NOW + seconds
     assert end_of(pod, at=NOW + seconds - 0.1) is None
-    end = ended(pod, at=NOW + seconds)
+    end = end_of(pod, at=NOW + seconds)
     assert (end.outcome, end.reason) == (outcome, reason)
     assert message in end.message
 
@@ -186,12 +180,12 @@ def test_a_node_s_wrong_clock_ends_no_run_keeps_none_and_dates_no_reading(skew: 
     pod = make_pod().running(NOW + skew)
     assert end_of(pod, at=NOW + DEADLINE) is None
     latest = NOW + 300 + DEADLINE + OVERTIME
-    assert ended(pod, at=latest).reason == "KubeletSilent"
+    assert end_of(pod, at=latest).reason == "KubeletSilent"
     read = replace(make_pod().running().with_result(made.titan()), wrote_at=NOW + skew)
-    assert NOW <= ended(read, at=NOW + 30).finished_at <= NOW + 30
+    assert NOW <= end_of(read, at=NOW + 30).finished_at <= NOW + 30
 
 
 def test_a_run_is_recognised_by_the_node_s_identity_not_by_its_name() -> None:
     before = make_pod(make_node(uid="before")).with_result(made.titan())
     now = make_node(uid="now")
-    assert ended(make_pod(now).leaving(before.wrote), node=now).reason == "WrongRun"
+    assert end_of(make_pod(now).leaving(before.wrote), node=now).reason == "WrongRun"

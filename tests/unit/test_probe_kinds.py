@@ -129,9 +129,7 @@ def run(operator: SteppedOperator, *, toy: Result | None = None) -> None:
             elif toy is None:
                 operator.cluster.end(pod, "", code=1)
             else:
-                view = pod_view(pod)
-                assert view is not None
-                operator.cluster.end(pod, addressed(toy, view))
+                operator.cluster.end(pod, addressed(toy, pod_view(pod)))
 
 
 def test_a_kind_that_only_this_module_knows_is_judged_like_any_other(operator: SteppedOperator) -> None:

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -91,22 +90,9 @@ def outbox(api: Api) -> Stepped:
     return Stepped(api)
 
 
-@pytest.fixture
-def started(api: Api) -> Iterator[Callable[[], Outbox]]:
-    """An outbox whose thread runs."""
-    messages: list[str] = []
-
-    def start() -> Outbox:
-        outbox = Outbox(api, "health", say=messages.append, jitter=lambda: 0.0)
-        outbox.start()
-        return outbox
-
-    yield start
-    api.gate.set()
-
-
-def test_the_newest_reading_overwrites_those_that_wait(api: Api, started: Callable[[], Outbox]) -> None:
-    outbox = started()
+def test_the_newest_reading_overwrites_those_that_wait(api: Api) -> None:
+    outbox = Outbox(api, "health", say=print, jitter=lambda: 0.0)
+    outbox.start()
     api.gate.clear()
     outbox.put(part(1))
     wait_for(lambda: api.tried == [1], what="the first try")

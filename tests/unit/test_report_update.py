@@ -14,7 +14,7 @@ import support.results as made
 from nodegauge_contract import Bus, Power, Repair, Result, Span, Window, XidCount, Xids
 from nodegauge_judge import Finding, GpuIdentity, History, Severity, Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.history import Change, Condition, Transition
+from nodegauge_operator.api.history import Condition, Transition
 from nodegauge_operator.api.report import Outcome, ProbeStatus, stamp
 from nodegauge_operator.core import events, gates, report_size
 from nodegauge_operator.core.pod_outcome import RunEnd
@@ -59,11 +59,6 @@ def verdict(end: RunEnd, node: ANode = NODE, **spec: Any) -> Verdict:
 
 def health(report: AReport) -> ProbeStatus:
     return report.status.probe[names.PROBE_HEALTH]
-
-
-def change(report: AReport) -> Change:
-    assert report.status.change is not None
-    return report.status.change
 
 
 def test_a_reading_fills_the_report() -> None:
@@ -145,8 +140,8 @@ def test_xids_of_a_result_that_could_not_be_judged_are_counted() -> None:
 
 def test_the_first_verdict_is_worth_an_event_and_the_same_again_is_not() -> None:
     first, again = after(GOOD), after(GOOD, GOOD)
-    assert (change(first).reason, change(first).type) == (Reason.VALIDATED, "Normal")
-    assert change(again) == change(first)
+    assert (first.status.change.reason, first.status.change.type) == (Reason.VALIDATED, "Normal")
+    assert again.status.change == first.status.change
 
 
 def test_another_interconnect_under_the_same_verdict_is_worth_an_event() -> None:
@@ -154,8 +149,8 @@ def test_another_interconnect_under_the_same_verdict_is_worth_an_event() -> None
     other = replace(other, gpus=[replace(g, uuid=f"GPU-new-{g.index}") for g in other.gpus])
     report = after(GOOD, read(other))
     assert report.status.interconnect.klass == "pcie"
-    assert change(report).reason in (Reason.INTERCONNECT_CHANGED, Reason.WARNINGS)
-    assert "nvlink 50 GB/s -> pcie" in change(report).message
+    assert report.status.change.reason in (Reason.INTERCONNECT_CHANGED, Reason.WARNINGS)
+    assert "nvlink 50 GB/s -> pcie" in report.status.change.message
 
 
 def test_the_answered_request_is_remembered_whatever_the_run_brought() -> None:

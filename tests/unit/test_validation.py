@@ -54,7 +54,6 @@ def test_after_the_deadline_the_fault_takes_the_place_of_unvalidated(runs: int) 
     assert marked(late, policy) == [FAULT]
     desired, change = late.status.desired, late.status.change
     assert (desired.condition, desired.reason) == ("False", Reason.FAULTS_FOUND)
-    assert change is not None
     assert (change.reason, "within 1h" in change.message) == (Reason.TAINTED, True)
     assert late.seen(node=CLOSED, policy=policy, at=LATE + 60).status == late.status
 

@@ -41,12 +41,12 @@ def body(spec: Body = EIGHT, uid: str = "job", **metadata: Any) -> Body:
     return {"metadata": named, "spec": spec, "status": {"conditions": [UNSCHEDULABLE]}}
 
 
-def read(pod: Body) -> WaitingPod | None:
-    """As it arrives by the watch."""
+def demanded(pod: Body) -> Demand | None:
+    """By a pod as it arrives by the watch."""
     event = msgspec.json.encode({"type": "ADDED", "object": pod})
     view = waiting_pod(decoded_pod_event(event)[1], gpu_names=GPU_NAMES)
     assert view == waiting_pod(pod, gpu_names=GPU_NAMES), "all that is read is decoded"
-    return view
+    return demand(view, {}) if view else None
 
 
 def test_a_mark_that_nothing_changed_is_no_pod() -> None:
@@ -91,8 +91,7 @@ VOLUME = "2 node(s) didn't find available persistent volumes to bind"
     ],
 )
 def test_who_waits_for_gpus(pod: Body, gpus: int | None) -> None:
-    view = read(pod)
-    wanted = demand(view, {}) if view else None
+    wanted = demanded(pod)
     assert (wanted.gpus if wanted else None) == gpus
 
 
@@ -143,9 +142,7 @@ def named(operator: str, *values: str, key: str = "pool") -> Body:
     ],
 )
 def test_where_a_pod_could_go(spec: Body, fits: bool) -> None:
-    view = read(body(EIGHT | spec))
-    wanted = demand(view, {}) if view else None
-    assert wanted is not None
+    wanted = demanded(body(EIGHT | spec))
     assert wanted.fits(NODE) is fits
     assert not wanted.fits(NODE.cordoned())
 
@@ -158,10 +155,7 @@ def test_taints_keep_a_pod_off_unless_it_tolerates_them() -> None:
         ([{"key": "team/only", "operator": "Exists", "effect": "NoExecute"}], False),
         ([{"key": "team/only", "value": "another"}], False),
     ):
-        view = read(body(EIGHT | {"tolerations": tolerations}))
-        wanted = demand(view, {}) if view else None
-        assert wanted is not None
-        assert wanted.fits(tainted) is fits
+        assert demanded(body(EIGHT | {"tolerations": tolerations})).fits(tainted) is fits
 
 
 def run(number: int, *, bound: bool = True, **more: Any) -> HoldingRun:

@@ -321,13 +321,8 @@ def test_a_counter_that_does_not_answer_once_does_not_grow() -> None:
 def test_a_field_that_is_no_whole_number_is_unreadable() -> None:
     """`nan` has no level, and `int` refuses it."""
     assert total([float("nan"), 2], {}) == 2
-
-    class Fields(Nvml):
-        def fields(self, device: Device, *fields: Any, only: int | None = None) -> list[Any]:
-            return [float("nan")] * len(fields)
-
-    reader = Reader(**UNREAD, values={})
-    nvml = Fields(watch=UNUSED, pause=UNUSED)
+    reader, nvml = Reader(**UNREAD, values={}), Nvml(watch=UNUSED, pause=UNUSED)
+    nvml.fields = lambda *_, **__: [float("nan")]
     gpu = Watched(
         nvml=nvml, device=Device(0, None), peers=[], limits=GpuBuilder(0), links=[], link_fields=False
     )
