@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused
+from nodegauge_operator.names import PaceReason
 from nodegauge_operator.reconcile.node_counts import NodeCounters
 from nodegauge_operator.reconcile.resync import GATHER_SECONDS, SHORTEST
 from support import virtual_operator
@@ -389,10 +390,21 @@ async def test_a_tenth_of_the_nodes_whose_runs_are_refused_leave_the_policy_read
     monkeypatch.setattr(NodeCounters, "refused", lambda *_: refused)
     await operator.begin(30, after=120)
     seen = operator.cluster.condition("RunsKeepUp")
-    assert (seen["status"], seen["reason"]) == ("False", reason)
-    said = rf"the last health run of {count} nodes of 30 \(node-0, .*\) could not be made: .*such host"
-    assert re.match(said, seen["message"])
+    assert seen["reason"] == reason
+    assert f"{count} nodes of 30 (node-0, node-1, node-2" in seen["message"]
     assert operator.cluster.condition("Ready")["status"] == ("False" if reason == "RunsRefused" else "True")
+
+
+@on_virtual_time
+async def test_runs_that_are_refused_are_said_with_the_servers_words(operator: Operator) -> None:
+    operator.client.refuse = refusing(Forbidden("exceeded quota: gpu"), "POST", PODS)
+    await operator.begin(3, after=120)
+    seen = operator.cluster.condition("RunsKeepUp")
+    assert (seen["status"], seen["reason"]) == ("False", PaceReason.RUNS_REFUSED)
+    assert re.match(r"the last health run of 3 nodes of 3 \(.*\) could not be made: .*quota", seen["message"])
+    operator.client.refuse = lambda *_: None
+    await operator.after(1200)
+    assert operator.cluster.condition("RunsKeepUp")["reason"] == PaceReason.KEEPING_UP
 
 
 def gated(cluster: FakeCluster) -> set[str]:
