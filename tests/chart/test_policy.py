@@ -2,13 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from nodegauge_operator.api.policy import Mode, PolicySpec, parse
 from support.chart import KNOWN, Helm, Object, events, of_kind, pods, variants
+from support.crds import nested
 
 
 def policies(helm: Helm, values: Object | None = None, *options: str) -> dict[str, Object]:
@@ -25,12 +25,14 @@ def first(helm: Helm, values: Object | None = None) -> Object:
 
 
 def test_first_and_later_policies_are_the_same(helm: Helm) -> None:
-    """Except for annotations that Helm adds itself."""
-    values = {"policy": {"spec": {"priority": 1000000, "thresholds": {"powerCapRatio": 0.5}}}}
+    """Except for annotations that Helm adds itself; a selector of the values replaces the default one."""
+    spec = {"nodeSelector": {"matchLabels": {"gpu": "yes"}}, "priority": 1000000}
+    values = {"policy": {"spec": spec | {"thresholds": {"powerCapRatio": 0.5}}}}
     written, later = first(helm, values), policies(helm, values, *KNOWN)["object"]
     annotations = [policy["metadata"].pop("annotations") for policy in (written, later)]
     assert {a["helm.sh/resource-policy"] for a in annotations} == {"keep", "deleted-by-hook"}
     assert written == later
+    assert written["spec"] == values["policy"]["spec"]
     assert isinstance(later["spec"]["priority"], int)
 
 
@@ -51,12 +53,6 @@ def test_default_selects_gpu_nodes(helm: Helm, given: Object | None) -> None:
     spec = parse(first(helm, {"policy": {"spec": given}})).spec
     assert spec == PolicySpec(node_selector=spec.node_selector)
     assert spec.node_selector.match_labels == {"nvidia.com/gpu.present": "true"}
-
-
-def test_a_selector_replaces_the_default_one(helm: Helm) -> None:
-    spec = {"nodeSelector": {"matchLabels": {"gpu": "yes"}}, "probes": {"health": {"interval": "5m"}}}
-    values = {"policy": {"spec": spec}}
-    assert first(helm, values)["spec"] == policies(helm, values, *KNOWN)["object"]["spec"] == spec
 
 
 NOTES = yaml.safe_load(Path(__file__).with_name("notes.yaml").read_text("utf-8"))
@@ -89,7 +85,5 @@ def test_the_notes_show_in_three_lines_what_begins_and_how_each_is_switched_off(
         [line] = [line for line in lines if line.startswith(f"  {what} ")]
         assert line.endswith(f" {value}")
         path, _, text = value.partition("=")
-        spec: Any = int(text) if text.isdigit() else text
-        for key in reversed(path.split(".")):
-            spec = {key: spec}
-        assert line not in helm.notes(spec).splitlines()
+        values = nested(path.split("."), int(text) if text.isdigit() else text)
+        assert line not in helm.notes(values).splitlines()

@@ -21,17 +21,12 @@ from support.chart import (
     pods,
     variants,
 )
+from support.crds import nested
 
 WRONG, COMBINATIONS = yaml.safe_load(
     (Path(__file__).with_name("wrong-values.yaml")).read_text("utf-8")
 ).values()
 """Path of a value, the wrong value, and what the message names if that is not the path."""
-
-
-def at(path: str, value: Any) -> Object:
-    for key in reversed(path.split("/")[1:]):
-        value = {key: value}
-    return dict(value)
 
 
 def merged(left: Object, right: Object) -> Object | None:
@@ -62,7 +57,10 @@ def batches(cases: dict[str, Object]) -> list[tuple[list[str], Object]]:
 @cache
 def complaints(helm: Helm) -> dict[str, str]:
     """By wrong value that the schema refuses: what helm says about the batch that contains it."""
-    cases = {str(case): (at(case[0], case[1]), case[-1] if case[2:] else case[0]) for case in WRONG}
+    cases = {
+        str(case): (nested(case[0].split("/")[1:], case[1]), case[-1] if case[2:] else case[0])
+        for case in WRONG
+    }
     outputs = {}
     for batch, values in batches({case: v for case, (v, path) in cases.items() if path.startswith("/")}):
         paths = [cases[case][1] for case in batch]
@@ -79,7 +77,7 @@ def test_wrong_values_are_refused_by_name(helm: Helm, case: tuple[Any, ...]) -> 
     if named.startswith("/"):
         assert f"at '{named}'" in complaints(helm)[str(case)]
         return
-    assert named in refusal(helm, at(path, value))
+    assert named in refusal(helm, nested(path.split("/")[1:], value))
 
 
 GOOD = [

@@ -14,7 +14,7 @@ from nodegauge_judge import Cause
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode, PolicySpec, parse
 from nodegauge_operator.api.report import ProbeStatus, ReportStatus, parse_report
-from support.crds import CRDS, POLICIES, REPORTS, dry_run, manifest, nodes_of, part
+from support.crds import CRDS, POLICIES, REPORTS, dry_run, manifest, nested, nodes_of, part
 from testbed.errors import ApiError
 from testbed.rest import Rest
 
@@ -82,18 +82,12 @@ MALFORMED: list[Any] = [
 in CEL, and an example of each kind of bound (`make check` compares all bounds with the types)."""
 
 
-def below(path: str, value: Any) -> dict[str, Any]:
-    for key in reversed(path.split(".") if path else []):
-        value = {key: value}
-    return dict(value)
-
-
 @pytest.mark.parametrize("case", MALFORMED, ids=lambda case: f"{case[0]}={case[1]}"[:60])
 def test_malformed_policies_are_refused(api: Rest, case: tuple[Any, ...]) -> None:
     """The API server refuses a malformed policy with a message that names the field and the fix."""
     path, value, hint, field = (*case, case[0])[:4]
     selector = {} if field == "spec.nodeSelector" else {"nodeSelector": {"matchLabels": {"gpu": "yes"}}}
-    message = refusal(api, selector | below(path, value))
+    message = refusal(api, selector | nested(path.split(".") if path else [], value))
     assert field in message
     assert hint in message
 

@@ -148,13 +148,9 @@ class ClusterUnderTest:
         policy = self.api.get(f"{GROUP}/gpuvalidationpolicies/{self.policies[-1]}")
         return policy.get("status", {}).get("nodes", {"validated": 0})
 
-    def wait_run(self, name: str, number: int) -> Object:
+    def wait_up_to_date(self, name: str, number: int = 1) -> None:
         wait_for(lambda: self.last_run(name).get("number", 0) >= number, what=f"run {number} of {name}")
         wait_for(lambda: not self.pods(), what="pods gone")
-        return self.last_run(name)
-
-    def wait_up_to_date(self, name: str, number: int = 1) -> None:
-        self.wait_run(name, number)
 
         def agree() -> bool:
             desired, node = self.report(name)["status"]["desired"], self.node(name)

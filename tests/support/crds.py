@@ -38,6 +38,13 @@ def version(plural: str) -> Schema:
     return only_version
 
 
+def nested(keys: list[str], value: Any) -> dict[str, Any]:
+    """This value below these keys, the outermost first."""
+    for key in reversed(keys):
+        value = {key: value}
+    return dict(value)
+
+
 def nodes_of(schema: Schema, path: str = "") -> list[tuple[str, Schema]]:
     nodes = [(path, schema)]
     for name, child in schema.get("properties", {}).items():

@@ -32,9 +32,6 @@ class GangNodes:
     def of(self, klass: str) -> list[str]:
         return [name for name, own in self.classes.items() if own == klass]
 
-    def klass(self, name: str) -> str:
-        return self.classes[name]
-
     def pods(self) -> list[Object]:
         items: list[Object] = self.rest.get(PODS)["items"]
         return items
@@ -49,10 +46,6 @@ class GangNodes:
                     if error.status != 404:  # a controller was quicker
                         raise
         return True
-
-    def without_pods(self) -> bool:
-        self.without_going()
-        return not self.pods()
 
     def run(self, placed: Mapping[str, str]) -> None:
         """What their kubelets would say once the containers run."""

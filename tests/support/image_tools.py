@@ -26,7 +26,6 @@ class Built:
     manifest: dict[str, Any]
     config: dict[str, Any]
     docker: list[dict[str, Any]]
-    blobs: dict[str, bytes]
     members: list[tarfile.TarInfo]
     unpacked: int
     root: Path
@@ -75,7 +74,6 @@ def read(path: Path, *, name: str, folder: Path) -> Built:
         manifest=manifest,
         config=json.loads(blobs[manifest["config"]["digest"].removeprefix("sha256:")]),
         docker=json.loads(files["manifest.json"]),
-        blobs=blobs,
         members=members,
         unpacked=size,
         root=root,
@@ -83,12 +81,10 @@ def read(path: Path, *, name: str, folder: Path) -> Built:
     )
 
 
-def run(
-    image: Built, *arguments: str, env: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def run(image: Built, *arguments: str) -> subprocess.CompletedProcess[str]:
     library = str(image.root / "opt/nodegauge/lib")
-    own = {**image.environment, "PYTHONPATH": library, "PATH": os.environ["PATH"]}
-    command, own = [str(image.python), *arguments], {**own, **(env or {})}
+    env = {**image.environment, "PYTHONPATH": library, "PATH": os.environ["PATH"]}
+    command = [str(image.python), *arguments]
     return subprocess.run(
-        command, cwd=image.root.parent, env=own, capture_output=True, text=True, timeout=600
+        command, cwd=image.root.parent, env=env, capture_output=True, text=True, timeout=600
     )

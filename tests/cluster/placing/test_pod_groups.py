@@ -34,4 +34,4 @@ def test_a_gang_is_placed_on_one_class_and_waits_whole_around_our_taint(nodes: G
     assert not any(pod["spec"].get("nodeName") for pod in nodes.pods())
     nodes.taint("full-0")
     placed: dict[str, str] = wait_for(lambda: bound(nodes, 3), what="the gang, once the taint is gone")
-    assert {nodes.klass(node) for node in placed.values()} == {FULL}
+    assert {nodes.classes[node] for node in placed.values()} == {FULL}
