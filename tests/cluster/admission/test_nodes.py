@@ -55,7 +55,7 @@ OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}
 FOREIGN_TAINT = {"key": "example.com/t", "effect": "NoExecute"}
 READ_BY_CA = "status-taint.cluster-autoscaler.kubernetes.io/nodegauge"
 RENAMED = {"key": f"{READ_BY_CA}-unhealthy", "effect": "NoSchedule"}
-ROLE = "node-role.kubernetes.io/x"
+ROLE, PODS = "node-role.kubernetes.io/x", "10.1.0.0/24"
 FOREIGN_CHANGES: dict[str, tuple[Object, str]] = {
     "a foreign label": (metadata(labels={"team": "other"}), OWN_LABELS),
     "a node role": (metadata(labels={ROLE: ""}), OWN_LABELS),
@@ -63,6 +63,7 @@ FOREIGN_CHANGES: dict[str, tuple[Object, str]] = {
     "a short key's value": (metadata(labels={"interconnect": "x"}), OWN_LABELS),
     "a removed label": (metadata(labels={"team": None}), "may remove only its own labels"),
     "an annotation": (metadata(annotations={"example.com/a": "2"}), "may not change annotations"),
+    "a removed annotation": (metadata(annotations=None), "may not change annotations"),
     "a finalizer": (metadata(finalizers=["example.com/keep"]), "may not change finalizers"),
     "an owner": (metadata(ownerReferences=[OWNER]), "may not change owners"),
     "a foreign taint": (spec(taints=[FOREIGN_TAINT]), "may change only its own taints"),
@@ -73,6 +74,8 @@ FOREIGN_CHANGES: dict[str, tuple[Object, str]] = {
         "only its own taints",
     ),
     "a cordon": (spec(unschedulable=True), OWN_SPEC),
+    "a provider": (spec(providerID="x://y"), OWN_SPEC),
+    "pod addresses": (spec(podCIDR=PODS, podCIDRs=[PODS]), OWN_SPEC),
 }
 
 
@@ -89,6 +92,8 @@ FOREIGN_STATUS: dict[str, tuple[Object, str]] = {
     "Ready": (status(conditions=[{"type": "Ready", "status": "False"}]), OWN_CONDITION),
     "a new condition": (status(conditions=[{"type": "Other", "status": "True"}]), OWN_CONDITION),
     "allocatable": (status(allocatable={"cpu": "1"}), OWN_STATUS),
+    "capacity": (status(capacity={"nvidia.com/gpu": "0"}), OWN_STATUS),
+    "an address": (status(addresses=[{"type": "InternalIP", "address": "10.9.9.9"}]), OWN_STATUS),
     "the boot": (status(nodeInfo={"bootID": "other"}), OWN_STATUS),
     "a label": (metadata(labels={"team": "other"}), BY_STATUS),
     "our label": (metadata(labels={names.LABEL_HEALTH: "pass"}), BY_STATUS),
