@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 
 from fleet.machines import FAULTS, KINDS, NO_FAULT, OF_TAINT
+from fleet.process import CLUSTER_BUDGET
 from fleet.record import LATE, LEAVE_RUNS, FaultSeen, NodeRecord, Record, stamp_of
 from fleet.virtual import LivingCluster
 from nodegauge_operator import names
@@ -16,8 +17,6 @@ from nodegauge_operator.core.budget import gated_slots
 from nodegauge_operator.core.probes.registry import label_keys
 from support.api_server import NODES, POLICIES, Body
 
-CLUSTER_BUDGET = "20%"
-"""Of all nodes, whatever the policies say (`operator.maxGatedNodes`)."""
 HOUR = 3600.0
 GRACE = 600.0
 UNREAD_AFTER = 300.0

@@ -23,7 +23,14 @@ SWEEP_SECONDS, RELIST_SECONDS, LOOK_SECONDS = 300.0, 6 * 3600.0, 600.0
 LIVE_SECONDS, RENEW_SECONDS = 300.0, 290.0
 """Fewer idle passes, lists, looks at the admission policy (nobody touches it here) and renewals of the Lease
 (which still lapses in most outages) than by default: they cost most of the time here and decide nothing."""
-SETTINGS_OF_LIFE = replace(SETTINGS, sweep_interval=SWEEP_SECONDS, relist_interval=RELIST_SECONDS)
+CLUSTER_BUDGET = "20%"
+"""Of all nodes, whatever the policies say (`operator.maxGatedNodes`)."""
+SETTINGS_OF_LIFE = replace(
+    SETTINGS,
+    sweep_interval=SWEEP_SECONDS,
+    relist_interval=RELIST_SECONDS,
+    max_gated_nodes=CLUSTER_BUDGET,
+)
 
 
 class ApiState:
