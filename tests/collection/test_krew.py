@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 
+from support.image_tools import extract
 from testbed.hostarchive import ROOT
 from testbed.kubelet.node import ARCHITECTURES
 
@@ -28,7 +29,7 @@ def test_krew_s_archive_runs_as_plugin_and_completes(tmp_path: Path) -> None:
     archive = tmp_path / Path(entry["uri"]).name
     assert entry["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
     with tarfile.open(archive) as tar:
-        tar.extractall(tmp_path / "store", filter="data")
+        extract(tar, tmp_path / "store", by="data_filter")
     for name in ("kubectl-nodegauge", "kubectl_complete-nodegauge"):
         (tmp_path / name).symlink_to(tmp_path / "store" / entry["bin"])
 

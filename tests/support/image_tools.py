@@ -49,6 +49,13 @@ def archives(*names: str, out: Path) -> dict[str, Path]:
     return dict(zip(names, map(Path, done.stdout.splitlines()), strict=True))
 
 
+def extract(tar: tarfile.TarFile, folder: Path, *, by: str) -> None:
+    """By a filter of `tarfile`; Python before 3.11.4, as in Debian 12, has none and trusts the archive."""
+    if known := getattr(tarfile, by, None):
+        tar.extraction_filter = known
+    tar.extractall(folder)
+
+
 def read(path: Path, *, name: str, folder: Path) -> Built:
     from images.interpreter import wrapper
 
@@ -65,7 +72,7 @@ def read(path: Path, *, name: str, folder: Path) -> Built:
         size += len(layer)
         with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
             members += tar.getmembers()
-            tar.extractall(root, filter="tar" if os.getuid() else "fully_trusted")
+            extract(tar, root, by="tar_filter" if os.getuid() else "fully_trusted_filter")
     (library,) = (root / "usr/lib").glob("python3.*")
     return Built(
         name=name,
