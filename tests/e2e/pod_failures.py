@@ -29,9 +29,10 @@ KUBELET_PODS = Path("/var/lib/kubelet/pods")
 
 SLOW: Object = {"probes": {"health": {"window": "5s", "deadline": "3m"}}}
 """No trial with it waits for this deadline: a busy API server takes half a minute to come back."""
-UNFINISHED = {"probes": {"health": {"window": "4s", "deadline": "6s"}}}
+UNFINISHED = {"probes": {"health": {"window": "15s", "deadline": "20s"}}}
 """A window that has not passed when the trial stops the probe, even on a busy machine: a probe that has read
-everything when its deadline comes leaves a whole reading."""
+everything when its deadline comes leaves a whole reading.  The deadline comes after container and Python have
+started: without a handler the first process of a container ignores SIGTERM."""
 SLOT = "example.com/place"
 """An extended resource of which the node has one: the probe has it, and the urgent pod needs it."""
 TAKES = {SLOT: "1"}
@@ -189,7 +190,12 @@ def _says(pod: Object) -> str:
 
 
 def _let_speak(cluster: Cluster, probe: int) -> None:
-    cluster.until(lambda: pending(probe, signal.SIGTERM), what="the kubelet's SIGTERM")
+    def waits() -> bool:
+        if not Path(f"/proc/{probe}").exists():
+            raise TestbedError(f"process {probe} was killed before a SIGTERM waited for it")
+        return pending(probe, signal.SIGTERM)
+
+    cluster.until(waits, what="the kubelet's SIGTERM")
     os.kill(probe, signal.SIGCONT)
 
 
