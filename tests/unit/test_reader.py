@@ -97,7 +97,7 @@ async def test_a_machine_without_redfish_is_read_by_ipmi(folder: Path) -> None:
         ({"hang": {"/redfish/v1/SessionService/Sessions"}}, {}, Reason.TIMEOUT),
         ({"delay": 1.5}, {}, Reason.TIMEOUT),
         ({"broken": {"/redfish/v1": 500}}, {}, Reason.ANSWER),
-        ({"body": {"/redfish/v1": b"x" * 5_000_000}}, {}, Reason.ANSWER),
+        ({"says": {"/redfish/v1": (200, {}, b"x" * 5_000_000)}}, {}, Reason.ANSWER),
         ({}, {"password": "wrong"}, Reason.CREDENTIALS),
         ({"says": {"/redfish/v1/Chassis": (403, {}, b"no certificate")}}, {}, Reason.CREDENTIALS),
         ({}, {"ca": None}, Reason.CERTIFICATE),
