@@ -10,8 +10,6 @@ from testbed.binaries import KARPENTER_TOOL, KEPT, build
 from testbed.controlplane import ControlPlane
 from testbed.loopback import reserve_port
 from testbed.processes import Process, Running
-from testbed.rest import CRDS
-from testbed.wait import wait_for
 
 API, KWOK = "/apis/karpenter.sh/v1", "/apis/karpenter.kwok.sh/v1alpha1"
 NODE_CLASS = Path(__file__).with_suffix(".yaml")
@@ -28,10 +26,7 @@ class Karpenter(Running):
     def start(self) -> None:
         [program] = build(KARPENTER_TOOL)
         kept = [yaml.safe_load(file.read_text("utf-8")) for file in (program.parent / KEPT).glob("*.yaml")]
-        for crd in [*kept, yaml.safe_load(NODE_CLASS.read_text("utf-8"))]:
-            self.rest.create(CRDS, crd)
-        new = (f"{API}/nodepools", f"{KWOK}/kwoknodeclasses")
-        wait_for(lambda: self.rest.serves(*new), what="Karpenter's CRDs")
+        self.rest.define(*kept, yaml.safe_load(NODE_CLASS.read_text("utf-8")))
         environ = {
             "KUBECONFIG": str(self._plane.kubeconfig),
             "PATH": "",

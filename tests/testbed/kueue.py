@@ -12,8 +12,6 @@ from testbed.binaries import KEPT, KUEUE_TOOL, build
 from testbed.controlplane import ControlPlane
 from testbed.loopback import LOOPBACK, reserve_port
 from testbed.processes import Process, Running
-from testbed.rest import CRDS
-from testbed.wait import wait_for
 
 NAMESPACE, SERVICE, SECRET = "kueue-system", "kueue-webhook-service", "kueue-webhook-server-cert"
 API = "/apis/kueue.x-k8s.io/v1beta2"
@@ -35,17 +33,15 @@ class Kueue(Running):
         self._process: Process | None = None
 
     def start(self) -> None:
-        """Return when it has read a ClusterQueue."""
         [program] = build(KUEUE_TOOL)
-        for file in sorted((program.parent / KEPT).glob("*.yaml")):
-            self._rest.create(CRDS, _stored_alone(yaml.safe_load(file.read_text("utf-8"))))
+        kept = [yaml.safe_load(file.read_text("utf-8")) for file in (program.parent / KEPT).glob("*.yaml")]
+        self._rest.define(*map(_stored_alone, kept))
         self._rest.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         self._rest.create(f"/api/v1/namespaces/{NAMESPACE}/secrets", {"metadata": {"name": SECRET}})
         environ = {"KUBECONFIG": str(self._plane.kubeconfig), "PATH": ""}
         command: list[str | Path] = [program, f"--config={self._config()}", "--zap-log-level=2"]
         self._process = Process("kueue", command, log=self.log, environ=environ, cwd=self._directory)
         self._process.start()
-        wait_for(lambda: self._rest.serves(f"{API}/resourceflavors"), what="resourceflavors of Kueue")
 
     def stop(self) -> None:
         if self._process is not None:

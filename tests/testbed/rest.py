@@ -10,6 +10,7 @@ import urllib3
 
 from testbed.errors import ApiError, TestbedError
 from testbed.kubeconfig import read_kubeconfig
+from testbed.wait import wait_for
 
 Object = dict[str, Any]
 
@@ -44,7 +45,6 @@ class Rest:
             raise
 
     def serves(self, *collections: str) -> bool:
-        """Those of a new CRD are served some moments later."""
         try:
             return all("items" in self.get(path) for path in collections)
         except ApiError:
@@ -60,6 +60,15 @@ class Rest:
 
     def create(self, path: str, body: Object) -> Object:
         return self.call("POST", path, body=body)
+
+    def define(self, *crds: Object) -> None:
+        """Create CRDs, and return when each of their versions is served: that comes some moments later."""
+        paths = []
+        for crd in crds:
+            spec = self.create(CRDS, crd)["spec"]
+            served = [version["name"] for version in spec["versions"] if version["served"]]
+            paths += [f"/apis/{spec['group']}/{version}/{spec['names']['plural']}" for version in served]
+        wait_for(lambda: self.serves(*paths), what=f"{len(crds)} new CRDs served")
 
     def patch(self, path: str, body: Object | list[Object], *, content_type: str = MERGE) -> Object:
         return self.call("PATCH", path, body=body, content_type=content_type)
