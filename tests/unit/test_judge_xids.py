@@ -418,6 +418,8 @@ def test_absurd_uuids_leave_an_empty_history() -> None:
     [
         *("", "{", "[]", "\ud800", "[" * 100_000, '{"at": -1}', '{"booted": -1}', '{"xids": "a 94 "}'),
         *('{"gpus": {"a": "+1"}}', '{"gpus": {"a": "zzzzzzzzzzzz"}}'),
+        *(f'{{"ports": "mlx5_0/1{port}"}}' for port in ("", " 1", " 1.2.3.4.5.6.7.8.9.0", " é.1")),
+        *('{"ports": "x"}', '{"ports": ","}'),
     ],
 )
 def test_a_history_that_cannot_be_read_is_none(text: str) -> None:
