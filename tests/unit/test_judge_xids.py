@@ -77,10 +77,6 @@ def rule(count: int = 1, *, of: int = 94, severity: Severity | None = Severity.F
     return XidRule(codes=(of,), severity=severity, count=count, **more)
 
 
-def once_an_hour(*hours: int) -> list[Step]:
-    return [({(0, 94): at(HOUR * n - 5)}, HOUR * n, "xid/fail" if n > 2 else "") for n in hours]
-
-
 BOTH = "xid/fail xid/warn"
 TWICE: Came = {(0, 94): at(50, 60)}
 BOTH_CODES: Came = {(1, 94): at(50, 60), (1, 63): at(70)}
@@ -99,7 +95,10 @@ STORIES: dict[str, tuple[list[XidRule], list[Step]]] = {
     ),
     "a count lasts over documents until its window is over": (
         [THRICE],
-        [*once_an_hour(1, 2, 3), ({}, HOUR + DAY - 10, "xid/fail"), ({}, HOUR + DAY, "")],
+        [
+            *(({(0, 94): at(HOUR * n - 5)}, HOUR * n, "xid/fail" if n > 2 else "") for n in (1, 2, 3)),
+            *(({}, HOUR + DAY - 10, "xid/fail"), ({}, HOUR + DAY, "")),
+        ],
     ),
     "a reboot does not forget": (
         [THRICE],
