@@ -36,12 +36,10 @@ def _judge(result: Result, **how: Any) -> Judgement:
     stated = {code: SHORT[letter] for code, _, letter in (word.partition("=") for word in codes.split())}
     of_health = [code for code in gates.GATES if gates.PROBES[code] is Probe.HEALTH]
     answers = dict.fromkeys(of_health, GOOD) | stated
-    messages = {
-        code: f"{gates.TITLES[code]}: it was messages." for code, answer in answers.items() if answer is BAD
-    }
     findings = [
-        Finding(code=code, severity=Severity.FAIL, subject="GPU 0", message=message)
-        for code, message in messages.items()
+        Finding(code=code, severity=Severity.FAIL, subject="GPU 0", message=f"{gates.TITLES[code]}: told.")
+        for code, answer in answers.items()
+        if answer is BAD
     ]
     return replace(
         judgement,
@@ -55,7 +53,7 @@ def _judge(result: Result, **how: Any) -> Judgement:
 
 @contextmanager
 def listening() -> Iterator[None]:
-    """Within it, the operator's judge is the one that answers as messages."""
+    """Within it, the operator's judge is the one that answers as told."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(health, "judge_health", _judge)
         yield

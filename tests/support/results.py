@@ -32,26 +32,20 @@ def uuid(gpu_index: int) -> str:
 
 
 def gpu(gpu_index: int, *, name: str, links: Sequence[contract.LinkGroup] = (), **more: Any) -> contract.Gpu:
-    return contract.Gpu(
-        index=gpu_index,
-        uuid=uuid(gpu_index),
-        name=name,
-        pci=pci(gpu_index),
-        vbios="96.00.74.00.01",
-        mig=more.pop("mig", 0),
-        links=list(links),
-        switch_links=more.pop("switch_links", contract.Unavailable("NVML_ERROR_NOT_SUPPORTED")),
-        temperature=more.pop(
-            "temperature", contract.Temperature(gpu=31, gpu_max=85, memory=40, memory_max=95)
-        ),
-        power=more.pop(
-            "power", contract.Power(usage_mw=60_000, enforced_limit_mw=400_000, default_limit_mw=400_000)
-        ),
-        clocks=contract.Clocks(sm_mhz=210, pstate=0),
-        events=more.pop("events", contract.ClocksEvents(supported=0x1FF, read=12)),
-        window=more.pop("window", contract.Window(seconds=3.0, samples=12, temperature=SPAN)),
-        **more,
-    )
+    known: dict[str, Any] = {
+        "index": gpu_index,
+        "uuid": uuid(gpu_index),
+        "pci": pci(gpu_index),
+        "vbios": "96.00.74.00.01",
+        "mig": 0,
+        "switch_links": contract.Unavailable("NVML_ERROR_NOT_SUPPORTED"),
+        "temperature": contract.Temperature(gpu=31, gpu_max=85, memory=40, memory_max=95),
+        "power": contract.Power(usage_mw=60_000, enforced_limit_mw=400_000, default_limit_mw=400_000),
+        "clocks": contract.Clocks(sm_mhz=210, pstate=0),
+        "events": contract.ClocksEvents(supported=0x1FF, read=12),
+        "window": contract.Window(seconds=3.0, samples=12, temperature=SPAN),
+    }
+    return contract.Gpu(name=name, links=list(links), **(known | more))
 
 
 def direct(gpu_index: int, row: Sequence[int], *, mbps: int) -> list[contract.LinkGroup]:

@@ -15,7 +15,7 @@ from nodegauge_operator.core.decision import decide
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.names import Reason
 from support.judging import saying
-from support.objects import INTERVAL, LOST, NOW, STALE, APolicy, AReport, make_node, make_policy, make_report
+from support.objects import INTERVAL, LOST, NOW, STALE, AReport, make_node, make_policy, make_report
 from support.properties import tried
 
 pytestmark = pytest.mark.usefixtures("stated_answers")
@@ -42,9 +42,8 @@ def run(report: AReport, text: str, *, at: float, load: bool | None = None, **ho
     return report.after(end, node=NODE.tainted(*taint_keys(report)), at=at, **how)
 
 
-def looked_at(report: AReport, *, at: float, policy: APolicy | None = None, slot: bool = True) -> AReport:
-    node = NODE.tainted(*taint_keys(report))
-    return report.seen(node=node, policy=policy or make_policy(), at=at, slot=slot)
+def looked_at(report: AReport, *, at: float, **how: Any) -> AReport:
+    return report.seen(node=NODE.tainted(*taint_keys(report)), at=at, **how)
 
 
 def taint_keys(report: AReport) -> list[str]:

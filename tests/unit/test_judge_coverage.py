@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Ecc, Result, Unavailable
-from nodegauge_judge import History, Judgement, NodeFacts, Verdict, judge_health
+from nodegauge_judge import History, NodeFacts, Verdict, judge_health
 from nodegauge_judge.coverage import still_says
 
 UNKNOWN = Unavailable("NVML_ERROR_UNKNOWN")
@@ -24,10 +24,6 @@ def without(result: Result, answer: Unavailable, *paths: str, gpus: tuple[int, .
             value: Any = getattr(result.gpus[position], member)
             result = made.with_gpu(result, position, **{member: replace(value, **{leaf: answer})})
     return result
-
-
-def covered(judgement: Judgement) -> str:
-    return judgement.coverage.text if judgement.coverage is not None else ""
 
 
 SICK = ("temperature.gpu", "power.usage_mw", "clocks.sm_mhz", "events.read", "ecc.volatile_uncorrected")
@@ -68,11 +64,11 @@ def test_a_gap_takes_the_pass_and_is_said(runs: tuple[Result, ...], gaps: str) -
     if gaps:
         finding = judgement.findings[0]
         assert judgement.verdict is Verdict.WARN
-        assert f"Not readable: {gaps}" in covered(judgement)
+        assert f"Not readable: {gaps}" in judgement.coverage.text
         assert (finding.code, finding.gpus[0].index) == ("values-unread", int(gaps[4]))
     else:
         assert "values-unread" not in [finding.code for finding in judgement.findings]
-        assert covered(judgement) == "8 of 8 GPUs, 8 of 8 subjects"
+        assert judgement.coverage.text == "8 of 8 GPUs, 8 of 8 subjects"
 
 
 @pytest.mark.parametrize(

@@ -240,13 +240,7 @@ def test_missing_values_accuse_nobody(key: str) -> None:
 LATE = contract.Problem(kind=contract.ProblemKind.DEADLINE, message="no time left")
 DEAD = {"message": "CUDA_ERROR_LAUNCH_FAILED (719)", "steady_mw": UNREAD}
 SKIPPED, UNKNOWN = Verdict.SKIPPED, Verdict.UNKNOWN
-GAVE_WAY, CUT = LoadEnd.GAVE_WAY, LoadEnd.CUT
 INCOMPLETE = (UNKNOWN, "LoadIncomplete")
-
-
-def ended(end: LoadEnd) -> Result:
-    result = spoilt(mismatches=9)
-    return replace(result, load=replace(result.load or contract.LoadResult(), ended=end))
 
 
 SILENT: Table = {
@@ -255,10 +249,11 @@ SILENT: Table = {
         (how(steady_mw=watts), Verdict.NO_LOAD, "TooLight")
         for how, watts in ((spoilt, 419_000), (everywhere, 0), (everywhere, UNREAD))
     ],
-    "the load gave way": [
-        (result, SKIPPED, "GaveWay") for result in (ended(GAVE_WAY), spoilt(ended=GAVE_WAY, max_c=99))
+    "the load gave way, or was cut": [
+        (result, verdict, why)
+        for end, verdict, why in ((LoadEnd.GAVE_WAY, SKIPPED, "GaveWay"), (LoadEnd.CUT, UNKNOWN, "Cut"))
+        for result in (loaded(gpu(0, mismatches=9), gpu(1), ended=end), spoilt(ended=end, max_c=99))
     ],
-    "the load was cut": [(result, UNKNOWN, "Cut") for result in (ended(CUT), spoilt(ended=CUT, max_c=99))],
     "a GPU failed": (spoilt(ended=LoadEnd.FAILED, **DEAD), *INCOMPLETE, "GPU 3"),
     "a GPU hung": (spoilt(ended=LoadEnd.HUNG, **DEAD), *INCOMPLETE, "719"),
     "seven of eight were loaded": (loaded(*(gpu(n) for n in range(7)), expected=8), *INCOMPLETE),

@@ -73,9 +73,8 @@ NV = {(i, j): 24.0 * made.DGX1_NV[i][j] or 9.0 for i in range(8) for j in range(
 
 def without(result: Result, *collectives: str) -> Result:
     """The same run without a cell of these."""
-    first, *others = result.nccl.arms
-    cells = [cell for cell in first.cells if cell.collective not in collectives]
-    return replace(result, nccl=replace(result.nccl, arms=[replace(first, cells=cells), *others]))
+    first = nccl.arm_of(result, ArmName.DEFAULT)
+    return nccl.with_cells(result, first.name, *(c for c in first.cells if c.collective not in collectives))
 
 
 TABLE: Table = {

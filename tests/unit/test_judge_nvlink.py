@@ -185,7 +185,6 @@ def down(count: int, name: str, links: int, **more: Any) -> Result:
 
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
-VIRTUAL = GIVEN
 
 
 def absent(count: int, name: str) -> Result:
@@ -216,22 +215,22 @@ AT_FIRST_SIGHT: Table = {
         (down(8, "NVIDIA H20", 0), *SXM),
         (absent(8, "NVIDIA A800-SXM4-80GB"), *SXM),
     ],
-    "a whole board in a virtual machine": [(down(8, "NVIDIA H200", 18, **VIRTUAL), *SXM)],
+    "a whole board in a virtual machine": [(down(8, "NVIDIA H200", 18, **GIVEN), *SXM)],
     "an unknown model that is wired to switches": [(down(2, "NVIDIA Z100", 20, switch_links=20), *SXM)],
     "GH200 in a fabric": [(down(4, "NVIDIA GH200 480GB", 18, fabric=Fabric(state=3, status=0)), *SXM)],
     "cards without a bridge: the driver lists their links as inactive": [
         (down(2, "NVIDIA GeForce RTX 3090", 4), *CARD),
         (down(2, "NVIDIA H100 PCIe", 18), *CARD),
         (down(2, "NVIDIA A100 80GB PCIe", 12), *CARD),  # NVSentinel issue 1481
-        (down(2, "NVIDIA RTX A6000", 4, **VIRTUAL), *CARD),
+        (down(2, "NVIDIA RTX A6000", 4, **GIVEN), *CARD),
         (absent(4, "NVIDIA L40S"), *CARD),
     ],
     "a chip that only cards have": [(down(2, "Graphics Device", 4, compute_capability="8.6"), *CARD)],
     "an odd form": [(down(2, "NVIDIA Z100", 20), *PERHAPS), (down(2, "NVIDIA GH200 480GB", 18), *PERHAPS)],
     "modules in a virtual machine may have no NVLink by design": [
-        (down(2, H100, 18, **VIRTUAL), *PERHAPS),
-        (early(down(2, H100, 18, **VIRTUAL)), *PERHAPS),
-        (down(4, A100, 0, **VIRTUAL), *PERHAPS),
+        (down(2, H100, 18, **GIVEN), *PERHAPS),
+        (early(down(2, H100, 18, **GIVEN)), *PERHAPS),
+        (down(4, A100, 0, **GIVEN), *PERHAPS),
     ],
     "one GPU has no peer to miss": [(down(1, H100, 18), "", None, "SingleGpu")],
     "a module of a mesh without a link is no card": [
@@ -253,7 +252,7 @@ AT_FIRST_SIGHT: Table = {
     ],
     "an unknown model, a part of a board and a mesh have what they show": [
         (short("NVIDIA Z100", 10), *MODEL),
-        (short(A100, 6, count=2, **VIRTUAL), *MODEL),
+        (short(A100, 6, count=2, **GIVEN), *MODEL),
         (made.mesh([[0, 8], [8, 0]], name=A100, mbps=25_000), *MODEL),
     ],
     "13 of 18 fails beside siblings that lack links too": [

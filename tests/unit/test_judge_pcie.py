@@ -1,7 +1,5 @@
 """PCIe links by width, generation and errors; network ports, of which what should be up is inferred."""
 
-import json
-
 import pytest
 from msgspec.structs import replace
 
@@ -306,13 +304,6 @@ def test_a_port_of_another_kind_is_no_sibling(other: dict[str, object]) -> None:
     )
     check(result, "nic-down/warn")
     check(replace(result, nics=nics), "")
-
-
-@pytest.mark.parametrize(
-    "ports", ["x", "mlx5_0/1", "mlx5_0/1 1", "mlx5_0/1 1.2.3.4.5.6.7.8.9.0", "mlx5_0/1 é.1", ","]
-)
-def test_an_unreadable_list_of_ports_drops_the_history(ports: str) -> None:
-    assert History.decode(json.dumps({"boot": "b", "ports": ports})) is None
 
 
 def test_ports_survive_a_report_and_a_new_version() -> None:

@@ -135,18 +135,8 @@ TABLE: Table = {
     "where a claim or a folder brings the driver in, no container runtime is advised": [
         (judge(result, node=NodeFacts(access=access)), f"{code}/warn", UNKNOWN, f"Next: {step}")
         for access, code, result, step in (
-            (
-                "Runtime",
-                "library-not-found",
-                ended(ProblemKind.LIBRARY_NOT_FOUND)[0],
-                "set `spec.podTemplate",
-            ),
-            (
-                "DRA",
-                "library-not-found",
-                ended(ProblemKind.LIBRARY_NOT_FOUND)[0],
-                "look at the log of the DRA driver",
-            ),
+            ("Runtime", "library-not-found", NO_LIBRARY, "set `spec.podTemplate"),
+            ("DRA", "library-not-found", NO_LIBRARY, "look at the log of the DRA driver"),
             ("HostDriver", "library-not-found", NO_LIBRARY, "find the driver's"),
             ("DRA", NOT_VISIBLE, Result(probe="health"), "see whether the node's ResourceSlices list"),
         )

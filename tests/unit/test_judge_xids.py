@@ -22,7 +22,7 @@ from nodegauge_judge.history.model import (
 from nodegauge_judge.history.xid_times import MOST_TIMES, XidHistory
 from nodegauge_judge.history.xids import MOST_XIDS, ends_at
 from nodegauge_judge.model import XidRule
-from support.judge_results import codes, only
+from support.judge_results import codes, judge, only
 from support.watched import at
 
 HOUR, DAY = 3600, 86_400
@@ -77,10 +77,6 @@ def rule(count: int = 1, *, of: int = 94, severity: Severity | None = Severity.F
     return XidRule(codes=(of,), severity=severity, count=count, **more)
 
 
-def once_an_hour(*hours: int) -> list[Step]:
-    return [({(0, 94): at(HOUR * n - 5)}, HOUR * n, "xid/fail" if n > 2 else "") for n in hours]
-
-
 BOTH = "xid/fail xid/warn"
 TWICE: Came = {(0, 94): at(50, 60)}
 BOTH_CODES: Came = {(1, 94): at(50, 60), (1, 63): at(70)}
@@ -99,7 +95,10 @@ STORIES: dict[str, tuple[list[XidRule], list[Step]]] = {
     ),
     "a count lasts over documents until its window is over": (
         [THRICE],
-        [*once_an_hour(1, 2, 3), ({}, HOUR + DAY - 10, "xid/fail"), ({}, HOUR + DAY, "")],
+        [
+            *(({(0, 94): at(HOUR * n - 5)}, HOUR * n, "xid/fail" if n > 2 else "") for n in (1, 2, 3)),
+            *(({}, HOUR + DAY - 10, "xid/fail"), ({}, HOUR + DAY, "")),
+        ],
     ),
     "a reboot does not forget": (
         [THRICE],
@@ -336,13 +335,6 @@ def remembered(readings: list[int]) -> LinkHistory:
     return memory
 
 
-def run(*results: Result) -> History:
-    history = History()
-    for result in results:
-        history = judge_health(result, history=history).history
-    return history
-
-
 def degraded(links: int) -> Result:
     return made.without_links(made.titan(), 0, count=2 - links)
 
@@ -383,20 +375,20 @@ def test_a_repeated_reading_confirms_the_link_sum() -> None:
     ids=["cut-off", "lost-gpu", "mig", "no-gpu", "hidden"],
 )
 def test_only_a_complete_reading_changes_the_history(before: Result, result: Result) -> None:
-    history = run(before)
+    history = judge(before).history
     assert judge_health(result, history=history).history == history
 
 
 def test_unclear_links_do_not_change_the_history() -> None:
-    history = run(made.titan(), made.titan())
+    history = judge(made.titan(), made.titan()).history
     asleep = made.with_links(made.with_links(made.titan(), 0, state=2), 1, state=2)
     assert judge_health(asleep, history=history).history.gpus == history.gpus
-    assert {gpu.links.sum for gpu in run(asleep).gpus.values()} == {0}
+    assert {gpu.links.sum for gpu in judge(asleep).history.gpus.values()} == {0}
 
 
 def test_a_replaced_gpu_takes_the_place_of_the_old_one_in_the_history() -> None:
     swapped = made.with_gpu(made.titan(), 1, uuid="GPU-new")
-    assert set(run(made.titan(), swapped).gpus) == {"00000000", "new"}
+    assert set(judge(made.titan(), swapped).history.gpus) == {"00000000", "new"}
 
 
 def test_sixteen_gpus_and_ten_ports_fit_with_everything_counted_for_a_year() -> None:
@@ -417,7 +409,7 @@ def test_absurd_uuids_leave_an_empty_history() -> None:
     absurd = made.h100(64)
     for gpu_index in range(64):
         absurd = made.with_gpu(absurd, gpu_index, uuid="ü" * 100 + f"{gpu_index:03}")
-    assert run(absurd).gpus == {}
+    assert judge(absurd).history.gpus == {}
 
 
 @pytest.mark.parametrize(
@@ -425,6 +417,8 @@ def test_absurd_uuids_leave_an_empty_history() -> None:
     [
         *("", "{", "[]", "\ud800", "[" * 100_000, '{"at": -1}', '{"booted": -1}', '{"xids": "a 94 "}'),
         *('{"gpus": {"a": "+1"}}', '{"gpus": {"a": "zzzzzzzzzzzz"}}'),
+        *(f'{{"ports": "mlx5_0/1{port}"}}' for port in ("", " 1", " 1.2.3.4.5.6.7.8.9.0", " é.1")),
+        *('{"ports": "x"}', '{"ports": ","}'),
     ],
 )
 def test_a_history_that_cannot_be_read_is_none(text: str) -> None:

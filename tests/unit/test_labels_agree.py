@@ -10,9 +10,9 @@ import support.results as made
 from nodegauge_contract import ArmName, Result
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from support.nccl_nodes import BUSY, FAST, IMAGE, NODE, WRONG, NcclNode, nccl_node
-from support.objects import BUSY as FULL
+from support.nccl_nodes import FAST, IMAGE, NODE, WRONG, NcclNode, nccl_node
 from support.objects import (
+    BUSY,
     INTERVAL,
     LOST,
     NOW,
@@ -115,11 +115,6 @@ def test_an_unreadable_node_is_not_called_healthy(report: NcclNode, parts: Any) 
         assert all(part in summary for part in parts), summary
 
 
-def test_a_full_node_keeps_its_summary() -> None:
-    after = MEASURED.after(BUSY, node=NODE, at=NOW + INTERVAL, nccl_image=IMAGE)
-    assert after.status.summary == MEASURED.status.summary
-
-
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 PLAIN = make_node()
 SHORTER: dict[str, dict[str, Any]] = {
@@ -163,7 +158,7 @@ def test_a_failed_run_after_the_edit_goes_by_the_new_numbers() -> None:
 
 def test_a_reading_that_waits_outlives_the_edit() -> None:
     monthly = make_policy().of({"probes": {"health": {"interval": "720h"}}})
-    report = titan(monthly).after(FULL, node=PLAIN, policy=monthly, at=NOW + DAY)
+    report = titan(monthly).after(BUSY, node=PLAIN, policy=monthly, at=NOW + DAY)
     edited = report.seen(node=PLAIN, policy=make_policy(), at=NOW + 8 * DAY)
     assert keys_of(edited) == keys_of(titan(monthly))
 

@@ -73,10 +73,11 @@ def test_a_reading_fills_the_report() -> None:
 
 @pytest.mark.parametrize("end", [LOST, BUSY, read(replace(TITAN, gpus=[]))], ids=["lost", "busy", "empty"])
 def test_an_unread_run_changes_nothing_but_the_count(end: RunEnd) -> None:
-    """Promise 1; only the summary says of a failed run that nothing is known now."""
+    """Promise 1; only the summary says of a failed run, and not of a busy node, that nothing is known now."""
     was, now = after(GOOD), after(GOOD, end)
     of_the_run: dict[str, Any] = {"probes": [], "change": None, "summary": ""}
     assert replace(now.status, **of_the_run) == replace(was.status, **of_the_run)
+    assert (now.status.summary == was.status.summary) is (end is BUSY)
     counted = {"unread": 1, "failing_since": "" if end is BUSY else stamp(NOW + INTERVAL)}
     last = health(now).last_run
     assert health(now) == replace(health(was), **counted, last_run=last)

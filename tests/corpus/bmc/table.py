@@ -133,11 +133,8 @@ def mutations(machine: str) -> Iterator[Mutation]:
     dummies = MACHINES[machine].get("dummies") or []
     supplies = [supply for supply in tree.supplies if supply.name not in dummies]
     failed = {"State": "Enabled", "Health": "Critical"}
-    for name, apply, judge in (
-        ("fan at 0", faults.stand_still, refused("fan-failed")),
-        ("fan Critical", faults.status(**failed), refused("fan-failed")),
-    ):
-        yield from each(name, tree.fans, apply, judge)
+    yield from each("fan at 0", tree.fans, faults.stand_still, refused("fan-failed"))
+    yield from each("fan Critical", tree.fans, faults.status(**failed), refused("fan-failed"))
     yield from every("fans", tree.fans, {"at 0": faults.stand_still, "absent": faults.leave})
     for name, apply, judge in (
         ("supply Critical", faults.status(**failed), refused("supply-failed")),
