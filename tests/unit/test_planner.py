@@ -60,13 +60,13 @@ def judged(**known: Any) -> ReportStatus:
     return patch.judged.status
 
 
-def up_to_date(report: AReport, *, at: float = NOW) -> dict[str, Any]:
+def up_to_date(report: AReport) -> dict[str, Any]:
     """A node that carries all that its report asks for, whose event and history have been written."""
     change = report.status.change
     known: dict[str, Any] = {
         "node": NODE.carrying(report.status.desired),
         "report": report,
-        "now": at,
+        "now": NOW,
         "posted": (change.run, change.reason) if change else ("", ""),
     }
     history = outlets.HISTORY.difference(make_context(**known), report.status)
