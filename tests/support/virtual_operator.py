@@ -174,6 +174,21 @@ class VirtualTimeOperator(VirtualProcess):
         assert self.task is not None
         self.check()
 
+    async def until_held(self) -> Body:
+        """Wait for a benchmark's pod; it is placed on its node."""
+        while not (pods := [pod for pod in self.cluster.pods() if "-nccl-" in pod["metadata"]["name"]]):
+            await self.after(0.1)
+        [pod] = pods
+        await self.after(0.1)
+        self.cluster.schedule(pod)
+        await self.after(0.1)
+        return pod
+
+    def probe(self, node: str = "node-0", name: str = names.PROBE_NCCL) -> Body:
+        """One probe's status in a report; empty before its first run."""
+        probes = self.cluster.objects[REPORTS][node].get("status", {}).get("probes", ())
+        return next((p for p in probes if p["name"] == name), {})
+
     async def sigterm(self) -> None:
         assert self.task is not None
         self.task.cancel()
