@@ -39,9 +39,6 @@ class FakeCluster(api_server.FakeApiServer):
         self.now = NOW
         self.results: dict[str, Result] = {}
         self.nccl_results: dict[str, Result] = {}
-        self.protect_readings()
-
-    def protect_readings(self) -> None:
         policy, binding = reading_protection(api_server.NAMESPACE)
         for path, body in ((api_server.ADMISSION, policy), (api_server.BINDINGS, binding)):
             self.create(path, {"metadata": {"name": reading_admission.NAME, "generation": 1}, "spec": body})

@@ -43,7 +43,6 @@ class PlannerLoop:
         self.slot = True
         self.counted: Counter[str] = Counter()
         self.events: list[tuple[str, str]] = []
-        self.checked = 0
         self.written: Counter[str] = Counter()
         self.klass = (0.0, "")
         """The last class that the node had, and since when."""
@@ -175,7 +174,6 @@ class PlannerLoop:
     def _checked(
         self, before: ReportStatus, after: ReportStatus, *, probe: str, run: Run, number: int
     ) -> None:
-        self.checked += 1
         self.counted[run.pod_uid] += 1
         assert self.counted[run.pod_uid] == 1, "a run is judged once"
         assert run.number == number + 1

@@ -100,21 +100,15 @@ class VirtualTimeOperator(VirtualProcess):
     loop: VirtualLoop
 
     def __init__(
-        self,
-        loop: VirtualLoop,
-        *,
-        latency: float = LATENCY,
-        settings: Settings = SETTINGS,
-        cluster: FakeCluster | None = None,
+        self, loop: VirtualLoop, *, settings: Settings = SETTINGS, cluster: FakeCluster | None = None
     ) -> None:
         super().__init__(loop, cluster or FakeCluster(lambda: NOW + loop.time()))
-        self.latency = latency
+        self.latency = LATENCY
         client = FakeClient(self.cluster, turn=self._wait)
         self.renew(client, settings, clock=self.cluster.clock, jitter=lambda: 0.0)
         self.most_pods = 0
         self.most: Counter[str] = Counter()
         self.begun: list[tuple[str, str]] = []
-        self.order: list[str] = []
         self.cluster.subscribers.append(self._count)
 
     async def _wait(self) -> None:
@@ -127,8 +121,8 @@ class VirtualTimeOperator(VirtualProcess):
             self.most |= Counter(pod["metadata"]["labels"][names.POD_PROBE] for pod in pods.values())
             name = body["metadata"]["name"]
             if names.POD_NODE in body["metadata"].get("annotations", {}):
-                self.order.append(body["metadata"]["annotations"][names.POD_NODE])
-                self.begun.append((body["metadata"]["labels"][names.POD_PROBE], self.order[-1]))
+                node = body["metadata"]["annotations"][names.POD_NODE]
+                self.begun.append((body["metadata"]["labels"][names.POD_PROBE], node))
                 self.loop.call_later(RUN_SECONDS, self._end, name)
 
     def _end(self, name: str) -> None:
@@ -179,6 +173,21 @@ class VirtualTimeOperator(VirtualProcess):
         await asyncio.sleep(seconds)
         assert self.task is not None
         self.check()
+
+    async def until_held(self) -> Body:
+        """Wait for a benchmark's pod; it is placed on its node."""
+        while not (pods := [pod for pod in self.cluster.pods() if "-nccl-" in pod["metadata"]["name"]]):
+            await self.after(0.1)
+        [pod] = pods
+        await self.after(0.1)
+        self.cluster.schedule(pod)
+        await self.after(0.1)
+        return pod
+
+    def probe(self, node: str = "node-0", name: str = names.PROBE_NCCL) -> Body:
+        """One probe's status in a report; empty before its first run."""
+        probes = self.cluster.objects[REPORTS][node].get("status", {}).get("probes", ())
+        return next((p for p in probes if p["name"] == name), {})
 
     async def sigterm(self) -> None:
         assert self.task is not None

@@ -106,7 +106,7 @@ class Watched(SteppedOperator):
         ]
 
 
-def watched_once(**spec: Any) -> Watched:
-    node = Watched(**spec)
+def watched_once() -> Watched:
+    node = Watched()
     node.after()
     return node

@@ -16,7 +16,7 @@ from nodegauge_contract.reading import API_VERSION, KIND, PART_BYTES, PLURAL, Pa
 from nodegauge_judge.catalogue import CATALOGUE
 from nodegauge_judge.history.model import LIMIT
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import parse, seconds
+from nodegauge_operator.api.policy import parse
 from nodegauge_operator.api.probe_settings import DURATION
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core import gates, report_size, wording
@@ -123,9 +123,6 @@ def test_values_of_the_code_match_the_patterns() -> None:
 
 def test_the_duration_pattern_is_that_of_the_parser() -> None:
     assert part(POLICY, "spec")["properties"]["limits"]["properties"]["notGone"]["pattern"] == DURATION
-    for text in ("15m", "1h30m", "500ms", "90s"):
-        assert re.search(DURATION, text)
-        assert seconds(text) > 0
 
 
 @pytest.mark.parametrize("path", sorted((CRDS / "examples").glob("*.yaml")), ids=lambda path: path.name)

@@ -58,12 +58,6 @@ def desired(report: AReport, **known: Any) -> DesiredNode:
     return decision.decide(context).desired
 
 
-def test_a_reading_becomes_labels_and_a_condition() -> None:
-    node_state = desired(titan())
-    assert node_state.labels == TOPOLOGY | HEALTH
-    assert (node_state.condition, node_state.reason) == ("True", Reason.VALIDATED)
-
-
 def test_a_node_that_was_never_read_carries_a_reason_and_no_label() -> None:
     node_state = desired(make_report().after(LOST, node=NODE))
     assert node_state.labels == {}

@@ -66,8 +66,8 @@ ACTIONS = st.sampled_from([kind for kind in KINDS for _ in range(kind[0])]).flat
 )
 
 
-def played(actions: list[tuple[Any, ...]], **spec: Any) -> Operator:
-    operator = Operator(COUNT, **({"budget": {"gatedNodes": 1}} | spec))
+def played(actions: list[tuple[Any, ...]]) -> Operator:
+    operator = Operator(COUNT, budget={"gatedNodes": 1})
     for act, *how in actions:
         act(operator, *how)
     operator.rest()

@@ -268,10 +268,10 @@ def test_a_pod_that_never_ran_still_says_what_it_waited_for(cache: Cache) -> Non
     assert "no such image" in end.message
 
 
-def reading_body(*, version: int = 5, **parts: Any) -> Body:
+def reading_body(**parts: Any) -> Body:
     """A NodeReading; a part is what its probe wrote, with these members replaced."""
     part = {"sequence": 1, "at": stamp(NOW), "pod": "p", "podUID": "u", "nodeUID": "n", "reading": "{}"}
-    metadata = {"name": "node-1", "uid": "r", "resourceVersion": str(version)}
+    metadata = {"name": "node-1", "uid": "r", "resourceVersion": "5"}
     return {"metadata": metadata} | {name: part | changed for name, changed in parts.items()}
 
 

@@ -14,30 +14,13 @@ from support.virtual_operator import RUN_SECONDS, on_virtual_time, with_nccl
 from support.virtual_operator import VirtualTimeOperator as Operator
 
 
-def probe(operator: Operator, node: str, name: str = names.PROBE_NCCL) -> Body:
-    """One probe's status in a report; empty before its first run."""
-    probes = operator.cluster.objects[REPORTS][node].get("status", {}).get("probes", ())
-    return next((p for p in probes if p["name"] == name), {})
-
-
-async def until_held(operator: Operator) -> Body:
-    """Wait for a benchmark's pod; it is placed on its node."""
-    while not (pods := [pod for pod in operator.cluster.pods() if "-nccl-" in pod["metadata"]["name"]]):
-        await operator.after(0.1)
-    [pod] = pods
-    await operator.after(0.1)
-    operator.cluster.schedule(pod)
-    await operator.after(0.1)
-    return pod
-
-
 @pytest.mark.parametrize(("setting", "most"), [(1, 1), ("20%", 2), (0, 0)])
 @with_nccl
 async def test_nccl_runs_keep_to_their_budget(operator: Operator, setting: int | str, most: int) -> None:
     budget = {"concurrentProbes": 5, "concurrentNcclProbes": setting}
     await operator.begin(10, gpus=2, after=10 + 3 * RUN_SECONDS * 10 / max(most, 1), budget=budget)
     assert len(operator.read()) == 10
-    measured = [n for n in operator.cluster.objects[NODES] if probe(operator, n).get("readAt")]
+    measured = [n for n in operator.cluster.objects[NODES] if operator.probe(n).get("readAt")]
     assert len(measured) == (10 if most else 0)
     assert operator.most[names.PROBE_HEALTH] == 5
     assert max(operator.most[name] for name in (names.PROBE_PULL, names.PROBE_NCCL)) == most
@@ -62,7 +45,7 @@ async def test_a_node_is_measured_after_health_and_pull(operator: Operator) -> N
 @with_nccl
 async def test_a_preempted_run_is_seen_after_its_pod_is_gone(operator: Operator, seen: str) -> None:
     await operator.begin(1, gpus=2)
-    pod = await until_held(operator)
+    pod = await operator.until_held()
     name = pod["metadata"]["name"]
     mark = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
     labels = operator.cluster.get(NODES, "node-0")["metadata"]["labels"]
@@ -72,12 +55,12 @@ async def test_a_preempted_run_is_seen_after_its_pod_is_gone(operator: Operator,
     if name in operator.cluster.objects[PODS]:
         operator.cluster.remove(PODS, name)
     await operator.after(1)
-    last = probe(operator, "node-0")["lastRun"]
+    last = operator.probe()["lastRun"]
     assert (last["outcome"], last["reason"]) == ("skipped", "Preempted")
     assert operator.cluster.get(NODES, "node-0")["metadata"]["labels"] == labels
     assert operator.sample("nodegauge_runs_total", probe="nccl", outcome="skipped", reason="Preempted") == 1
     await operator.after(600 + 2 * RUN_SECONDS)
-    assert probe(operator, "node-0")["lastRun"]["outcome"] == "read"
+    assert operator.probe()["lastRun"]["outcome"] == "read"
 
 
 HOUR = 3600.0
@@ -89,7 +72,7 @@ async def test_a_first_pull_that_is_refused_is_tried_later(operator: Operator) -
     error = Forbidden("exceeded quota", status=403)
     operator.client.refuse = lambda *call: error if operator.begun and call == ("POST", PODS) else None
     await operator.begin(1, gpus=2, after=120)
-    assert probe(operator, "node-0", names.PROBE_PULL)["lastRun"]["number"] == 1
+    assert operator.probe(name=names.PROBE_PULL)["lastRun"]["number"] == 1
 
 
 def on_new_pods(operator: Operator, write: Callable[[str], Body]) -> None:
@@ -116,7 +99,7 @@ async def test_held_time_is_counted_from_the_scheduler_s_word(operator: Operator
 
     on_new_pods(operator, placed)
     operator.start()
-    pod = await until_held(operator)
+    pod = await operator.until_held()
     operator.cluster.pod_status(pod["metadata"]["name"], placed("", ago=40))
     await operator.after(2 * RUN_SECONDS)
     assert operator.sample("nodegauge_nccl_held_seconds_count") == 1

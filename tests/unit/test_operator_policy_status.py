@@ -74,9 +74,7 @@ class PolicyOperator(SteppedOperator):
 
     def measure_all(self) -> None:
         self.list()
-        for _ in range(2):
-            self.look()
-            self.cluster.kubelets()
+        self.run_all()
 
     def write(self, *, after: float = 1.0, dirty: bool = False) -> list[str]:
         """One pass, so much later, perhaps with news that the watches delivered; what was written."""
@@ -585,14 +583,7 @@ class Fleet(SteppedOperator):
         self.cluster.add_policy("top", priority=priority, nodeSelector=selector)
         self.list()
         self.inbox.clear()
-        self.settle()
-
-    def settle(self) -> None:
-        """Both nodes are reconciled, and every pod ends."""
-        for _ in range(2):
-            self.look()
-            self.cluster.kubelets()
-        self.deliver()
+        self.run_all()
 
     def policy_of(self, name: str) -> str:
         return str(self.cluster.objects[REPORTS][name]["status"]["policy"])
@@ -605,8 +596,7 @@ class Fleet(SteppedOperator):
         before = self.labels
         self.write_over(POLICIES, "top", spec=spec)
         self.restart()
-        self.cluster.pass_time(INTERVAL + 1)
-        self.settle()
+        self.run_all(after=INTERVAL + 1)
         return before
 
 
@@ -621,8 +611,7 @@ def test_its_nodes_keep_what_they_carry(spec: Body) -> None:
     assert "interconnect" in fleet.labels
     before = fleet.rolled_back(**spec)
     for seconds, runs in ((0, [1, 2]), (2 * SETTINGS.release_grace, [1, 2, 3])):
-        fleet.cluster.pass_time(seconds)
-        fleet.settle()
+        fleet.run_all(after=seconds)
         assert fleet.labels == before
         assert (fleet.policy_of("node-1"), fleet.policy_of("node-2")) == ("top", "low")
         assert fleet.runs_of("node-2") == runs, "a node that it does not select is read as before"
@@ -656,7 +645,7 @@ def test_once_it_can_be_read_or_is_gone_its_nodes_go_on(mended: bool) -> None:
         fleet.deliver()
     assert fleet.policies_changed == [True]
     assert fleet.cache.epoch > epoch
-    fleet.settle()
+    fleet.run_all()
     assert fleet.policy_of("node-1") == ("top" if mended else "low")
     assert (fleet.labels.keys() == before.keys()) is mended
 

@@ -352,20 +352,6 @@ def label(operator: SteppedOperator, **labels: str | None) -> None:
     operator.cluster.change(NODES, "node-1", {"metadata": {"labels": labels}})
 
 
-def run_now(operator: SteppedOperator, message: str | None = None) -> None:
-    """One whole run of the node, also while no run is due."""
-    operator.catch_up()
-    for pod in operator.cluster.pods():
-        operator.cluster.end(pod, operator.cluster.result(pod) if message is None else message)
-    catch_up(operator)
-
-
-def catch_up(operator: SteppedOperator) -> None:
-    """See everything, write everything, begin no run."""
-    for _ in range(2):
-        operator.catch_up(granted=False)
-
-
 def reasons(operator: SteppedOperator) -> list[str]:
     return [reason for reason, _ in operator.events]
 
@@ -374,15 +360,14 @@ CAPPED = Power(usage_mw=60_000, enforced_limit_mw=350_000, default_limit_mw=400_
 
 
 def test_a_finding_whose_event_found_no_answer_is_not_lost_to_a_conflict(operator: SteppedOperator) -> None:
-    run_now(operator)
-    operator.cluster.pass_time(INTERVAL)
+    operator.run_all()
     operator.cluster.results["node-1"] = made.with_gpu(made.titan(), 0, power=CAPPED)
     operator.refuse("POST", EVENTS, unavailable())
-    run_now(operator)
+    operator.run_all(after=INTERVAL)
     assert not operator.cluster.objects[PODS], "an event that waits holds no pod up"
     operator.heal()
     label(operator, interconnect="infiniband")
-    catch_up(operator)
+    operator.catch_up(granted=False)
     assert reasons(operator) == ["Validated", "Warnings", "LabelConflict"]
 
 
@@ -390,13 +375,13 @@ def test_staleness_and_a_conflict_are_told_once_and_kubectl_describe_shows_event
     operator: SteppedOperator,
 ) -> None:
     """kubectl sorts by `lastTimestamp` alone, which events.k8s.io/v1 refuses."""
-    run_now(operator)
+    operator.run_all()
     operator.cluster.pass_time(INTERVAL)
     label(operator, interconnect="infiniband")
-    catch_up(operator)
+    operator.catch_up(granted=False)
+    operator.cluster.result = lambda pod: "garbage"  # type: ignore[method-assign]
     for _ in range(12):
-        operator.cluster.pass_time(STALE / 4)
-        run_now(operator, "garbage")
+        operator.run_all(after=STALE / 4)
     assert reasons(operator) == ["Validated", "LabelConflict", "ProbeFailed", "Stale"]
     conflict = operator.events[1][1]
     assert "interconnect=infiniband" in conflict
@@ -411,11 +396,10 @@ def test_staleness_and_a_conflict_are_told_once_and_kubectl_describe_shows_event
 
 def test_an_event_shows_only_what_changed(operator: SteppedOperator) -> None:
     """Another verdict with the same interconnect: "nvlink 50 GB/s -> nvlink 50 GB/s" is no news."""
-    run_now(operator)
+    operator.run_all()
     for changed in (made.with_gpu(made.titan(), 0, power=CAPPED), made.with_pair(made.titan(), 0, 1, read=1)):
-        operator.cluster.pass_time(INTERVAL)
         operator.cluster.results["node-1"] = changed
-        run_now(operator)
+        operator.run_all(after=INTERVAL)
     (_, warned, refused) = [message for _, message in operator.events]
     assert "->" not in warned
     assert "Interconnect: nvlink 50 GB/s -> none" in refused
@@ -424,7 +408,7 @@ def test_an_event_shows_only_what_changed(operator: SteppedOperator) -> None:
 def change_policy(operator: SteppedOperator, spec: Body) -> None:
     generation = operator.cluster.objects[POLICIES]["default"]["metadata"]["generation"] + 1
     operator.cluster.change(POLICIES, "default", {"metadata": {"generation": generation}, "spec": spec})
-    catch_up(operator)
+    operator.catch_up(granted=False)
 
 
 def released(operator: SteppedOperator) -> list[str]:
@@ -432,10 +416,10 @@ def released(operator: SteppedOperator) -> list[str]:
 
 
 def test_a_mode_that_strips_a_node_says_so_each_time(operator: SteppedOperator) -> None:
-    run_now(operator)
+    operator.run_all()
     for _ in range(2):
         change_policy(operator, {"mode": "Observe"})
-        catch_up(operator)
+        operator.catch_up(granted=False)
         assert "nodegauge.dev/health" not in operator.labels
         change_policy(operator, {"mode": "Enforce"})
     first, _ = released(operator)
@@ -444,23 +428,23 @@ def test_a_mode_that_strips_a_node_says_so_each_time(operator: SteppedOperator) 
 
 
 def test_a_node_that_no_policy_selects_any_more_says_what_it_lost(operator: SteppedOperator) -> None:
-    run_now(operator)
+    operator.run_all()
     change_policy(operator, {"nodeSelector": {"matchLabels": {"gpu": "none"}}})
     operator.cluster.pass_time(700)
-    catch_up(operator)
+    operator.catch_up(granted=False)
     assert not operator.cluster.objects[REPORTS]
     operator.restart()
-    catch_up(operator)
+    operator.catch_up(granted=False)
     (message,) = released(operator)
     assert "no policy selects this node any more (it followed default)" in message
     assert "label interconnect=nvlink" in message
 
 
 def test_a_new_report_owes_nothing_to_the_reading_of_the_one_before(operator: SteppedOperator) -> None:
-    run_now(operator)
+    operator.run_all()
     operator.cluster.remove(REPORTS, "node-1")
-    catch_up(operator)
+    operator.catch_up(granted=False)
     assert "node-1" in operator.cluster.objects[READINGS]
     operator.cluster.results["node-1"] = made.with_pair(made.titan(), 0, 1, read=1)
-    run_now(operator)
+    operator.run_all()
     assert (operator.probe["lastRun"]["number"], operator.probe["verdict"]) == (1, "fail")

@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Problem, ProblemKind
 from nodegauge_operator import names
 from nodegauge_operator.api.report import NEVER, ProbeStatus, ReportStatus
 from nodegauge_operator.core import actions as steps
@@ -60,13 +59,13 @@ def judged(**known: Any) -> ReportStatus:
     return patch.judged.status
 
 
-def up_to_date(report: AReport, *, at: float = NOW) -> dict[str, Any]:
+def up_to_date(report: AReport) -> dict[str, Any]:
     """A node that carries all that its report asks for, whose event and history have been written."""
     change = report.status.change
     known: dict[str, Any] = {
         "node": NODE.carrying(report.status.desired),
         "report": report,
-        "now": at,
+        "now": NOW,
         "posted": (change.run, change.reason) if change else ("", ""),
     }
     history = outlets.HISTORY.difference(make_context(**known), report.status)
@@ -106,14 +105,6 @@ def test_only_a_pod_that_nodegauge_made_holds_a_run_back(owner: str, step: str) 
     """Another one may never go: its kubelet is away, or somebody's finalizer holds it."""
     leaving = replace(make_pod(NODE, number=1).running().deleting(NOW - 1), owner_uid=owner, probe="nccl")
     assert next_kind(node=NODE, report=make_report(), pods=(leaving,)) == step
-
-
-def test_a_result_counts_only_from_the_pod_of_this_report() -> None:
-    """An earlier report of the node may have had a pod of the same name."""
-    ours = make_pod(NODE).running().with_result(made.titan())
-    assert next_kind(node=NODE, report=make_report(), pods=(ours,)) == "PatchNode"
-    theirs = replace(ours, owner_uid="earlier")
-    assert next_kind(node=NODE, report=make_report(), pods=(theirs,)) == "DeletePod"
 
 
 def test_a_pod_newer_than_the_report_has_the_report_read_again_once() -> None:
@@ -170,18 +161,6 @@ def test_a_pod_that_left_no_reading_has_it_read_again_once() -> None:
     ended = make_pod(NODE, number=2).running().finished_with("no driver", code=1)
     assert next_step(make_snapshot(**known, pods=(ended,), fresh=NONE_READ)) == steps.RefreshReading("node-1")
     assert next_kind(**known, pods=(ended,)) == "PatchReport"
-
-
-def test_a_taint_that_somebody_reserved_needs_a_run() -> None:
-    """Who can write reports can write one for a node that was never read; a slot alone does not make it."""
-    lost = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetHandleByIndex", message="gone")
-    bad, end = make_report(), read(made.with_gpu(made.titan(), 1, error=lost))
-    for at in (NOW - MINUTE, NOW):
-        bad = bad.after(end, node=NODE, at=at)
-    assert bad.status.desired.taints
-    for runs, taints in ((bad.status.probes, bad.status.desired.taints), ([], [])):
-        report = replace(bad, status=replace(bad.status, probes=runs))
-        assert report.seen(node=NODE).status.desired.taints == taints
 
 
 def test_no_policy_takes_everything_of_ours_off_in_order() -> None:

@@ -1,38 +1,38 @@
 """Runs that hold GPUs start on one node in a new image, and grow while they end well."""
 
 import pytest
+from msgspec.structs import replace
 
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import ProbeStatus, Report, ReportStatus, stamp
+from nodegauge_operator.api.report import ProbeStatus, ReportStatus, stamp
 from nodegauge_operator.core.probes.kind import Wait
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.node_counts import NodeCounters
-from support.objects import NOW, make_node, make_policy
+from support.objects import NOW, make_node, make_policy, make_report
 
 NCCL, LOAD, PULL = names.PROBE_NCCL, names.PROBE_LOAD, names.PROBE_PULL
 OLD, NEW = "nccl:1", "nccl:2"
 
 
 class Fleet:
-    """So many nodes under two policies; each waits for an NCCL run in the new image."""
+    """Forty nodes under two policies; each waits for an NCCL run in the new image."""
 
-    def __init__(self, nodes: int = 40, **budget: int) -> None:
+    def __init__(self) -> None:
         self.cache = Cache()
-        self.nodes = [f"node-{n}" for n in range(nodes)]
+        self.nodes = [f"node-{n}" for n in range(40)]
         for n, name in enumerate(self.nodes):
             self.cache.put_node(make_node(name).bearing({"half": "ab"[n % 2]}))
         for half in "ab":
             spec = {"nodeSelector": {"matchLabels": {"half": half}}, "budget": {"concurrentNcclProbes": 20}}
             self.cache.policies[half] = make_policy(half).of(spec)
         self.cache.policies_changed()
-        self.concurrency = self.restarted()
+        self.restart()
 
-    def restarted(self) -> Concurrency:
+    def restart(self) -> None:
         limits = dict.fromkeys((names.PROBE_HEALTH, NCCL), 30)
         self.concurrency = Concurrency(self.cache, NodeCounters(self.cache), limits=limits)
-        return self.concurrency
 
     def wait(self, *nodes: str, probe: str = NCCL, image: str = NEW) -> None:
         """These nodes wait for such a run; all of them by default."""
@@ -55,10 +55,8 @@ class Fleet:
             unread=how in ("unread", "skipped"),
         )
         for name in nodes:
-            status = ReportStatus(probes=[last])
-            uid = self.cache.nodes[name].uid
-            report = Report(name=name, uid=name, resource_version="1", node_uid=uid, status=status)
-            self.cache.put_report(report)
+            known = make_report(self.cache.nodes[name])
+            self.cache.put_report(replace(known, status=ReportStatus(probes=[last])))
             self.concurrency.done(name)
 
 
@@ -72,7 +70,7 @@ def test_first_runs_double_while_they_end_well() -> None:
         waves.append(len(begun))
         fleet.end(begun)
         left = [name for name in fleet.nodes if name not in fleet.cache.reports]
-        fleet.restarted()
+        fleet.restart()
         fleet.wait(*left)
     assert waves == [1, 2, 4, 8, 16]
 
@@ -98,7 +96,7 @@ def test_another_image_starts_slowly_and_the_one_in_use_does_not() -> None:
     fleet.end(fleet.nodes[:30], image=OLD)
     fleet.wait(image=OLD)
     assert len(fleet.begin()) == 30
-    fleet.restarted()
+    fleet.restart()
     fleet.wait(image=NEW)
     assert len(fleet.begin()) == 1
 

@@ -24,7 +24,7 @@ from nodegauge_operator.kube import waiting as kube
 from nodegauge_operator.kube.decoding import decoded_pod_event
 from nodegauge_operator.kube.errors import Forbidden
 from nodegauge_operator.reconcile.waiting import RETRY_SECONDS
-from support.api_server import NODES, PODS, REPORTS, Body
+from support.api_server import NODES, PODS, Body
 from support.objects import NOW, make_node, make_pod
 from support.operator import MEASURING
 from support.virtual_operator import RUN_SECONDS, on_virtual_time
@@ -222,19 +222,6 @@ class Stream:
 GIVING = replace(MEASURING, give_way_to=GPU_NAMES)
 
 
-def probe(operator: Operator) -> Body:
-    probes = operator.cluster.objects[REPORTS]["node-0"]["status"]["probes"]
-    return next((p for p in probes if p["name"] == names.PROBE_NCCL), {})
-
-
-async def holding_pod(operator: Operator) -> str:
-    while not (pods := [pod for pod in operator.cluster.pods() if "-nccl-" in pod["metadata"]["name"]]):
-        await operator.after(0.1)
-    operator.cluster.schedule(pods[0])
-    await operator.after(0.2)
-    return str(pods[0]["metadata"]["name"])
-
-
 def giving_way(test: Any) -> Any:
     return on_virtual_time(test, settings=GIVING)
 
@@ -245,22 +232,22 @@ async def test_a_run_leaves_its_gpus_and_none_starts_while_somebody_waits(
 ) -> None:
     stream = Stream(monkeypatch)
     await operator.begin(1, gpus=2)
-    run = await holding_pod(operator)
+    held = await operator.until_held()
     labels = operator.cluster.get(NODES, "node-0")["metadata"]["labels"]
     stream.say(body(of_class(1)))
     await operator.after(RUN_SECONDS / 10)
-    last = probe(operator)["lastRun"]
+    last = operator.probe()["lastRun"]
     assert (last["outcome"], last["reason"]) == ("skipped", "Preempted")
     assert "team/job" in last["message"]
-    assert "readAt" not in probe(operator)
+    assert "readAt" not in operator.probe()
     assert operator.cluster.get(NODES, "node-0")["metadata"]["labels"] == labels
-    assert "deletionTimestamp" in operator.cluster.objects[PODS][run]["metadata"]
+    assert "deletionTimestamp" in operator.cluster.objects[PODS][held["metadata"]["name"]]["metadata"]
     assert operator.sample("nodegauge_waiting_pods") == 1
     await operator.after(3600)
-    assert probe(operator)["lastRun"]["number"] == 1, "no run starts while somebody waits"
+    assert operator.probe()["lastRun"]["number"] == 1, "no run starts while somebody waits"
     stream.say(body(of_class(1)), waits=False)
     await operator.after(1 + RUN_SECONDS)
-    assert (probe(operator)["lastRun"]["number"], probe(operator)["lastRun"]["outcome"]) == (2, "read")
+    assert (operator.probe()["lastRun"]["number"], operator.probe()["lastRun"]["outcome"]) == (2, "read")
 
 
 @giving_way
@@ -305,5 +292,5 @@ async def test_whom_nobody_sees_no_run_can_give_way_to(
     assert "giveWay.enabled" in follow.problem
     assert operator.cluster.condition("Ready")["reason"] == "PodsRefused"
     assert operator.sample("nodegauge_obstacles", policy="default", kind=names.Obstacle.PODS) == 1
-    assert probe(operator)["lastRun"]["outcome"] == "read"
+    assert operator.probe()["lastRun"]["outcome"] == "read"
     assert follow.keeps_off(make_node()), "nobody could take what a claim holds"
