@@ -194,12 +194,6 @@ def test_names_follow_the_release(helm: Helm) -> None:
 
 
 OPERATOR = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/ng-nodegauge"
-PATCH = ["kubectl", "patch", "nodereport"]
-APPLY = ["kubectl", "apply", "-f"]
-SCALE = ["kubectl", "scale", "deployment", "nodegauge"]
-ANNOTATE = ["kubectl", "annotate", "node"]
-LABEL = ["kubectl", "label", "namespace"]
-RESTART = ["kubectl", "rollout", "restart"]
 UPGRADE = ["helm", "upgrade", "nodegauge", "charts/nodegauge", "--namespace", "nodegauge"]
 WRITES = re.compile(r"^ *(helm upgrade|kubectl (apply|annotate|edit|label|patch|replace|scale|set|rollout)) ")
 OTHER: Object = {
@@ -223,25 +217,25 @@ def advised() -> list[list[str]]:
 
 
 def perform(rest: Rest, command: list[str]) -> None:
-    if command[:4] == SCALE:
-        replicas = int(command[command.index("--replicas") + 1])
-        rest.patch(f"{OPERATOR}/scale?fieldManager=kubectl", {"spec": {"replicas": replicas}})
-    elif command[:3] == RESTART:
-        stamp = {"kubectl.kubernetes.io/restartedAt": "2026-11-23T00:00:00Z"}
-        template = {"metadata": {"annotations": stamp}}
-        rest.patch(f"{OPERATOR}?fieldManager=kubectl-rollout", {"spec": {"template": template}})
-    elif command[:3] == APPLY:
-        crd = yaml.safe_load((ROOT / command[3]).read_text("utf-8"))
-        name = crd["metadata"]["name"]
-        rest.patch(f"{CRDS}/{name}?fieldManager=kubectl-client-side-apply", {"spec": crd["spec"]})
-    elif command[:3] == LABEL:
-        key, _, value = command[4].partition("=")
-        namespace = f"/api/v1/namespaces/{NAMESPACE}?fieldManager=kubectl-label"
-        rest.patch(namespace, {"metadata": {"labels": {key: value}}})
-    else:
-        assert command[:3] in (PATCH, ANNOTATE) or command[:3] == ["kubectl", "edit", "gvp"], (
-            f"not known to this test: {command}"
-        )
+    match command[1:]:
+        case ["scale", "deployment", "nodegauge", *options]:
+            replicas = int(options[options.index("--replicas") + 1])
+            rest.patch(f"{OPERATOR}/scale?fieldManager=kubectl", {"spec": {"replicas": replicas}})
+        case ["rollout", "restart", *_]:
+            stamp = {"kubectl.kubernetes.io/restartedAt": "2026-11-23T00:00:00Z"}
+            template = {"metadata": {"annotations": stamp}}
+            rest.patch(f"{OPERATOR}?fieldManager=kubectl-rollout", {"spec": {"template": template}})
+        case ["apply", "-f", file, *_]:
+            crd = yaml.safe_load((ROOT / file).read_text("utf-8"))
+            name = crd["metadata"]["name"]
+            rest.patch(f"{CRDS}/{name}?fieldManager=kubectl-client-side-apply", {"spec": crd["spec"]})
+        case ["label", "namespace", _, label, *_]:
+            key, _, value = label.partition("=")
+            namespace = f"/api/v1/namespaces/{NAMESPACE}?fieldManager=kubectl-label"
+            rest.patch(namespace, {"metadata": {"labels": {key: value}}})
+        case _:
+            others = (["patch", "nodereport"], ["annotate", "node"], ["edit", "gvp"])
+            assert command[1:3] in others, f"not known to this test: {command}"
 
 
 def spec(rest: Rest) -> Any:
@@ -262,7 +256,6 @@ def test_what_the_runbook_advises_never_conflicts_and_what_does_is_named_and_end
     upgrades = [command for command in commands if command[:6] == UPGRADE]
     lean.release("upgrade", *UNCHECKED, *(word for one in upgrades for word in one[6:]), values={})
     others = [command for command in commands if command not in upgrades]
-    assert SCALE in [command[:4] for command in others]
     for command in others:
         perform(rest, command)
     assert spec(rest)["mode"] == "Observe"

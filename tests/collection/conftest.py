@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from support import archive
 from support.gpu_hosts import GpuHosts, staged
 from support.playbook import Ansible, stage
 from support.validated import simulate
@@ -15,9 +16,9 @@ from testbed import hostarchive
 
 
 @pytest.fixture
-def roles(tmp_path: Path) -> Ansible:
-    """The same, whose modules are simulated."""
-    simulate(stage(tmp_path))
+def roles(tmp_path: Path, host_archive: Path) -> Ansible:
+    """The collection with the archive, which makes the report's page; the modules are simulated."""
+    simulate(stage(tmp_path, archive=host_archive))
     return Ansible(tmp_path)
 
 
@@ -37,6 +38,14 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 def host_archive() -> Path:
     """The archive of this checkout; built by the first worker that asks, and kept in the cache."""
     return hostarchive.host_archive()
+
+
+@pytest.fixture
+def python(version: str) -> Path:
+    """The Python of a test's `version`, where this machine has it."""
+    if (program := archive.interpreter(version)) is None:
+        pytest.skip(f"no python{version} on PATH or in $NODEGAUGE_PYTHONS")
+    return program
 
 
 @pytest.fixture

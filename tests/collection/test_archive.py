@@ -84,9 +84,7 @@ def _sampling(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("version", ["3.6", "3.7", "3.8"])
-def test_an_old_python_says_what_is_missing(host: Host, version: str) -> None:
-    if (python := archive.interpreter(version)) is None:
-        pytest.skip(f"no python{version} on PATH or in $NODEGAUGE_PYTHONS")
+def test_an_old_python_says_what_is_missing(host: Host, python: Path, version: str) -> None:
     done = host.run("probe", "health", python=python)
     assert done.returncode == 4
     assert done.stderr.startswith(f"nodegauge: this host's Python is {version}.")

@@ -25,14 +25,6 @@ MACHINES = {"h100-sxm-8": "row-remap", "a100-mig-4": "", "vm-hidden-pci-8": ""}
 RUNS = {"health": ("health", *QUICK), "load": ("load", "--seconds", "1"), "nccl": ("nccl",)}
 
 
-@pytest.fixture(params=OTHERS)
-def python(request: pytest.FixtureRequest) -> Path:
-    program = archive.interpreter(request.param)
-    if program is None:
-        pytest.skip(f"no python{request.param} on PATH or in $NODEGAUGE_PYTHONS")
-    return program
-
-
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory, host_archive: Path) -> Iterator[Callable[[str], Host]]:
     """A machine with its fault, shared by the tests; in NCCL's place is a child that says what it would."""
@@ -86,6 +78,7 @@ def reference(machine: Callable[[str], Host]) -> Callable[[str, str], dict[str, 
     return cache(lambda profile, probe: document(machine(profile), probe))
 
 
+@pytest.mark.parametrize("version", OTHERS)
 @pytest.mark.parametrize(
     ("profile", "probe"),
     [*((profile, "health") for profile in MACHINES), ("pcie-phb-2", "load"), ("pcie-phb-2", "nccl")],

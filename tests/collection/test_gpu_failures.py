@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from support.archive import module_of
-from support.gpu_hosts import GpuHosts, fake_archive
+from support.gpu_hosts import QUICK, GpuHosts, fake_archive
 from support.playbook import COLLECTION
 from testbed.processes import with_argument
 from testbed.wait import wait_for
 
-QUICK = {"window": 0.2, "hz": 10}
 HANG = """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)", {mark!r}])

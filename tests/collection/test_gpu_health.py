@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from support import archive
-from support.gpu_hosts import GpuHosts, staged, tree
+from support.gpu_hosts import QUICK, GpuHosts, staged, tree
 from support.playbook import Ansible, Played
 from support.validated import health, host
 
-QUICK = {"window": 0.2, "hz": 10}
 MACHINES: dict[str, tuple[str, tuple[str, ...], dict[str, Any], str]] = {
     "eight": ("h100-sxm-8", (), {"expected_gpus": 8}, "pass"),
     "missing": ("h100-sxm-8", (), {"expected_gpus": 9}, "fail"),

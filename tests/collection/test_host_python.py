@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from support import archive
-from support.gpu_hosts import GpuHosts
+from support.gpu_hosts import QUICK, GpuHosts
 
-QUICK = {"window": 0.2, "hz": 10}
 HERE = ".".join(map(str, sys.version_info[:3]))
 NEEDS = "It needs CPython 3.9 to 3.14 on Linux with glibc, aarch64 or x86_64. Nothing was copied."
 

@@ -7,13 +7,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from nodegauge_cli.page.html import SCRIPTS
 from page.demo import MACHINES
 from support.page_data import data_in
-from support.playbook import Ansible, Played, stage
-from support.validated import MATRIX, finding, health, host, judged, simulate
+from support.playbook import Ansible, Played
+from support.validated import MATRIX, finding, health, host, judged
 
 UNREACHABLE = {"unreachable": True, "msg": "Failed to connect to the host via ssh: Connection refused"}
 HOSTILE = "<script>alert(1)</script>\"' onload='x' {{ 7 * 7 }} & `<b>rm`"
@@ -29,13 +27,6 @@ HOSTS = {
 }
 LONG_AGO = "2001-01-01T00:00:00Z"
 TIME = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ")
-
-
-@pytest.fixture
-def roles(tmp_path: Path, host_archive: Path) -> Ansible:
-    """With the archive, which makes the page."""
-    simulate(stage(tmp_path, archive=host_archive))
-    return Ansible(tmp_path)
 
 
 def report(ansible: Ansible, hosts: dict[str, dict[str, Any]], *options: str) -> Played:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -191,19 +190,16 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def test_what_is_wrong_is_said_at_once_and_before_a_host_is_touched(
-    tmp_path: Path, host_archive: Path
-) -> None:
+def test_what_is_wrong_is_said_at_once_and_before_a_host_is_touched(roles: Ansible) -> None:
     """With every host's name; of a variable of the play, once."""
-    simulate(stage(tmp_path, archive=host_archive))
-    (tmp_path / "none.yaml").write_text("kind: Namespace\n", encoding="utf-8")
+    (roles.folder / "none.yaml").write_text("kind: Namespace\n", encoding="utf-8")
     given = json.loads(
-        json.dumps({name: role for name, (role, _) in WRONG.items()}).replace("{folder}", str(tmp_path))
+        json.dumps({name: role for name, (role, _) in WRONG.items()}).replace("{folder}", str(roles.folder))
     )
     hosts = {"sound": host(health=health())} | {
         name: host(role, health=health()) for name, role in given.items()
     }
-    played = validate(Ansible(tmp_path), hosts, "-e", '{"report_tilte": "x", "validate_other": 1,'
+    played = validate(roles, hosts, "-e", '{"report_tilte": "x", "validate_other": 1,'
                       ' "nodegauge_other_variables": ["validate_other"]}')  # fmt: skip
     assert {task.name for task in played.tasks} <= {CHECK, "run", "show"} | {
         task.name for task in played.tasks if "Validating arguments" in task.name

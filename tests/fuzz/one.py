@@ -29,14 +29,9 @@ def main(target: str, folder: Path, *options: str) -> None:
     for number in range(FIRST_INPUTS):
         (corpus / f"first-{number}").write_bytes(choices.randbytes(MAX_BYTES // 4))
     limits = [f"-max_len={MAX_BYTES}", "-len_control=0", "-timeout=60", "-rss_limit_mb=4096"]
-    paths = [*(o for o in options if not o.startswith("-")), *([] if _replays(options) else [str(corpus)])]
-    flags = [o for o in options if o.startswith("-")]
-    atheris.Setup(["fuzz", *limits, f"-artifact_prefix={folder}/", *flags, *paths], one)
+    inputs = [] if any(not option.startswith("-") for option in options) else [str(corpus)]  # or a replay's
+    atheris.Setup(["fuzz", *limits, f"-artifact_prefix={folder}/", *options, *inputs], one)
     atheris.Fuzz()
-
-
-def _replays(options: tuple[str, ...]) -> bool:
-    return any(not option.startswith("-") for option in options)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,6 @@ class Hosts(Running):
     def __init__(self, directory: Path, machines: Mapping[str, str], progress: Progress) -> None:
         self.directory = directory.absolute()
         self._machines, self._progress = dict(machines), progress
-        self._sshds: list[Process] = []
         self._started: list[Process] = []
 
     def start(self) -> None:
@@ -77,12 +76,9 @@ class Hosts(Running):
         (self.directory / "ssh").mkdir(mode=0o700)
         public = make_key(self.directory / "ssh" / "key")
         (self.directory / "ssh" / "authorized_keys").write_text(f"{public}\n", encoding="utf-8")
-        port_of = {name: self._add(name, sshd) for name in self._machines}
+        port_of = {name: self._start_host(name, sshd) for name in self._machines}
         self._write_testbed()
         self._write_controller(port_of)
-        for process in self._sshds:
-            process.start()
-            self._started.append(process)
         for process, port in zip(self._started, port_of.values(), strict=True):
             wait_for(lambda: _greets(port) or not process.running, what=f"sshd of {process.name}")  # noqa: B023
             if not process.running:
@@ -96,10 +92,9 @@ class Hosts(Running):
                 os.kill(pid, signal.SIGKILL)
         for process in self._started:
             process.stop(grace=0)  # it holds nothing
-        self._sshds.clear()
         self._started.clear()
 
-    def _add(self, name: str, sshd: Sshd) -> int:
+    def _start_host(self, name: str, sshd: Sshd) -> int:
         folder, port = self.directory / "hosts" / name, reserve_port()
         for part in ("home", "tmp"):
             (folder / part).mkdir(parents=True)
@@ -115,7 +110,9 @@ class Hosts(Running):
         )
         command: list[str | Path] = [sshd.program, "-D", "-e", "-f", config]
         environ = {"PATH": os.environ.get("PATH", os.defpath), **sshd.environ}
-        self._sshds.append(Process(name, command, log=folder / "sshd.log", environ=environ))
+        process = Process(name, command, log=folder / "sshd.log", environ=environ)
+        process.start()
+        self._started.append(process)
         return port
 
     def _write_testbed(self) -> None:
@@ -166,16 +163,15 @@ class Hosts(Running):
         return ["-F", "none", *(word for option in messages for word in ("-o", option))]
 
     def _log_in(self, name: str, port: int) -> None:
-        """A user who may not log in is best known now."""
+        """Into the first host: a user who may not log in is best known now."""
         log = self.directory / "hosts" / name / "sshd.log"
         key = str(self.directory / "ssh" / "key")
         to = ["-i", key, "-p", str(port), "-o", "BatchMode=yes", f"{getpass.getuser()}@{LOOPBACK}", "true"]
         command = ["ssh", *self.options, *to]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode:
-            [process] = [each for each in self._sshds if each.name == name]
             raise TestbedError(
-                f"nobody can log in to {name}, see {log}:\n{done.stderr}{process.last_words()}"
+                f"nobody can log in to {name}, see {log}:\n{done.stderr}{self._started[0].last_words()}"
             )
 
 

@@ -12,6 +12,8 @@ from support.playbook import Ansible, Played, Task, stage
 from testbed.hardware import Hardware, plug
 
 TASK = "measure"
+QUICK = {"window": 0.2, "hz": 10}
+"""Options of a health module that measures no longer than a test needs."""
 
 
 @dataclass

@@ -25,17 +25,11 @@ def authority() -> trustme.CA:
 
 
 @pytest.fixture(scope="module")
-def ca(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Path of the authority's certificate."""
+def bmcs(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Bmcs:
+    """Simulated BMCs with certificates of this authority."""
     path = tmp_path_factory.mktemp("ca") / "ca.pem"
     authority.cert_pem.write_to_path(str(path))
-    return str(path)
-
-
-@pytest.fixture
-def bmcs(authority: trustme.CA, ca: str) -> Bmcs:
-    """Simulated BMCs with certificates of this authority."""
-    return Bmcs(authority, ca)
+    return Bmcs(authority, str(path))
 
 
 @pytest.fixture

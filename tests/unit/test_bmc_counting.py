@@ -19,34 +19,17 @@ FANS = [Fan(name="Fan 1", rpm=4000, present=True)]
 
 
 def made(**resources: Any) -> Tree:
-    """A server with two supplies of 800 W that give 200 W each; `Power={...}` changes that resource."""
-    status = {"State": "Enabled", "Health": "OK"}
-    supplies = [
-        {
-            "MemberId": str(number), "SerialNumber": f"SN10{number}", "Name": f"PSU{number}",
-            "Status": status,
-            "PowerCapacityWatts": 800, "PowerInputWatts": 215, "PowerOutputWatts": 200,
-            "LineInputVoltage": 230,
-        }
-        for number in (1, 2)
-    ]  # fmt: skip
-    fan = {"MemberId": "0", "Name": "Fan 1", "Reading": 4000, "ReadingUnits": "RPM", "Status": status}
-    parts: dict[str, Any] = {"Power": {"PowerSupplies": supplies}, "Thermal": {"Fans": [fan]}}
+    """The recorded HPE, whose two supplies of 800 W give 200 W each; `Power={...}` changes that resource."""
+    tree = Tree(recorded("hpe"))
+    power = tree.edit(f"{MADE}/Power")
+    power["PowerControl"] = []
+    for one in power["PowerSupplies"]:
+        one |= {"PowerCapacityWatts": 800, "PowerInputWatts": 215, "PowerOutputWatts": 200}
     for name, body in resources.items():
-        parts[name] = parts.get(name, {}) | body
-    linked = {name: {"@odata.id": f"{MADE}/{name}"} for name in parts}
-    lists = {name: {"@odata.id": f"{ROOT}/{name}"} for name in ("Chassis", "Systems")}
-    system = f"{ROOT}/Systems/1"
-    return Tree(
-        {
-            ROOT: lists,
-            f"{ROOT}/Chassis": {"Members": [{"@odata.id": MADE}]},
-            f"{ROOT}/Systems": {"Members": [{"@odata.id": system}]},
-            system: {"@odata.id": system, "PowerState": "On", "Links": {"Chassis": [{"@odata.id": MADE}]}},
-            MADE: {"@odata.id": MADE, "Id": "1", "ChassisType": "RackMount", **linked},
-            **{f"{MADE}/{name}": {"@odata.id": f"{MADE}/{name}", **body} for name, body in parts.items()},
-        }
-    )
+        path = f"{MADE}/{name}"
+        tree.edit(MADE)[name] = {"@odata.id": path}
+        tree.changed[path] = tree.changed.get(path, {"@odata.id": path}) | body
+    return tree
 
 
 async def reading_of(tree: Tree) -> ChassisReading:
@@ -86,10 +69,10 @@ async def test_the_load_is_what_the_machine_s_own_meter_says(tree: Tree, watts: 
 )
 async def test_a_part_s_meter_is_not_the_machine_s(body: dict[str, Any]) -> None:
     tree, path = made(), f"{ROOT}/Chassis/HGX_GPU_0"
-    tree.recorded[f"{ROOT}/Chassis"]["Members"].append({"@odata.id": path})
+    tree.edit(f"{ROOT}/Chassis")["Members"].append({"@odata.id": path})
     metrics = {"EnvironmentMetrics": {"@odata.id": f"{path}/E"}}
-    tree.recorded[path] = {"@odata.id": path, "Id": "HGX_GPU_0", **metrics, **body}
-    tree.recorded[f"{path}/E"] = {"PowerWatts": {"Reading": 420}}  # as plausible as the machine's
+    tree.changed[path] = {"@odata.id": path, "Id": "HGX_GPU_0", **metrics, **body}
+    tree.changed[f"{path}/E"] = {"PowerWatts": {"Reading": 420}}  # as plausible as the machine's
     assert judge_chassis(await reading_of(tree)).load_watts == 400
 
 
@@ -106,15 +89,15 @@ async def test_a_size_may_stand_in_the_range_of_its_input_voltage(
     supply: dict[str, Any], size: float
 ) -> None:
     tree = made()
-    listed = tree.recorded[f"{MADE}/Power"]["PowerSupplies"]
-    listed[:] = [{**one, "PowerCapacityWatts": None, **supply} for one in listed]
+    for one in tree.edit(f"{MADE}/Power")["PowerSupplies"]:
+        one |= {"PowerCapacityWatts": None} | supply
     assert [one.capacity_watts for one in (await reading_of(tree)).supplies] == [size, size]
 
 
 @pytest.mark.parametrize(("given", "believed"), [(937, False), (450, True), (399, True)])
 async def test_what_a_supply_gives_is_not_far_above_its_size(given: float, believed: bool) -> None:
     tree = made()
-    for one in tree.recorded[f"{MADE}/Power"]["PowerSupplies"]:
+    for one in tree.edit(f"{MADE}/Power")["PowerSupplies"]:
         one.update(PowerCapacityWatts=400, PowerOutputWatts=given, PowerInputWatts=None)
     assert [one.output_watts == given for one in (await reading_of(tree)).supplies] == [believed, believed]
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-import trustme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as changed
@@ -20,6 +19,7 @@ from nodegauge_bmc.rmcp import SUITES, Malformed
 from nodegauge_contract.chassis import IPMI, REDFISH
 from nodegauge_contract.values import Unavailable
 from nodegauge_judge.chassis.judge import judge_chassis
+from support.bmc_access import Bmcs
 from support.virtual_time import in_virtual_time
 from testbed.hardware import bmc as redfish_bmc
 from testbed.hardware.ipmibmc import PASSWORD, USER, Behaviour, IpmiBmc, answering
@@ -145,49 +145,44 @@ def test_an_access_that_cannot_be_right_is_refused(changed: dict[str, Any], part
         address(access(**{"url": "ipmi://bmc"} | changed))
 
 
-async def auto(resources: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **others: Any) -> str:
+async def auto(
+    bmcs: Bmcs, monkeypatch: pytest.MonkeyPatch, behaviour: dict[str, Any], *, of: Any = "hpe", **changed: Any
+) -> str:
     """The source of a reading by `auto://`, or the message of its failure; IPMI answers at the usual port."""
-    behaviour, authority = others.pop("behaviour", None), others.pop("authority")
-    async with (
-        redfish_bmc.serving(resources, authority=authority, behaviour=behaviour) as web,
-        answering(server()) as bmc,
-    ):
+    async with bmcs(of, **behaviour) as web, answering(server()) as bmc:
         monkeypatch.setattr(lan, "PORT", bmc.port)
-        url = web.url.replace("https", "auto")
+        usual = {"url": web.url.replace("https", "auto"), "ca": bmcs.ca}
         try:
-            return (await protocols.read(access(url, **others))).source
+            return (await protocols.read(access(**usual | changed))).source
         except BmcError as error:
             return str(error)
 
 
 @in_virtual_time
 async def test_auto_reads_redfish_where_it_is_and_ipmi_where_it_is_not(
-    authority: trustme.CA, ca: str, monkeypatch: pytest.MonkeyPatch
+    bmcs: Bmcs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree = redfish_bmc.tree("hpe")
     right = {"user": redfish_bmc.USER, "password": redfish_bmc.PASSWORD}
-    assert await auto(tree, monkeypatch, authority=authority, ca=ca, **right) == REDFISH
-    none = redfish_bmc.Behaviour(sessions=False)
-    assert await auto({}, monkeypatch, authority=authority, ca=ca, behaviour=none) == IPMI
+    assert await auto(bmcs, monkeypatch, {}, **right) == REDFISH
+    assert await auto(bmcs, monkeypatch, {"sessions": False}, of={}) == IPMI
 
 
-@pytest.mark.parametrize("case", ["certificate", "password", "broken", "hanging"])
+@pytest.mark.parametrize(
+    ("changed", "behaviour", "part"),
+    [
+        ({"ca": ""}, {}, "not trusted"),
+        ({}, {}, "refuses the user or the password"),
+        ({}, {"sessions": False, "broken": {"/redfish/v1": 500}}, "HTTP status 500"),
+        ({"timeout": 0.5}, {"delay": 5}, "no answer within 0.5 s"),
+    ],
+    ids=["certificate", "password", "broken", "hanging"],
+)
 @in_virtual_time
 async def test_auto_never_falls_back_for_another_reason(
-    case: str, authority: trustme.CA, ca: str, monkeypatch: pytest.MonkeyPatch
+    changed: dict[str, Any], behaviour: dict[str, Any], part: str, bmcs: Bmcs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody in between could bring these about, to be asked by the weaker protocol."""
-    root = "/redfish/v1"
-    changed, behaviour, part = {
-        "certificate": ({"ca": ""}, None, "not trusted"),
-        "password": ({"ca": ca}, None, "refuses the user or the password"),
-        "broken": ({"ca": ca}, redfish_bmc.Behaviour(sessions=False, broken={root: 500}), "HTTP status 500"),
-        "hanging": ({"ca": ca, "timeout": 0.5}, redfish_bmc.Behaviour(delay=5), "no answer within 0.5 s"),
-    }[case]
-    source = await auto(
-        redfish_bmc.tree("hpe"), monkeypatch, authority=authority, behaviour=behaviour, **changed
-    )
-    assert part in source
+    assert part in await auto(bmcs, monkeypatch, behaviour, **changed)
 
 
 SENSOR = Sensor("P12V", 1, VOLTAGE, unit=4)

@@ -4,15 +4,13 @@ import asyncio
 import logging
 import pickle
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 import yaml
 
 from nodegauge_bmc.inventory import Entry, Inventory, Plan
@@ -25,29 +23,21 @@ from nodegauge_operator.bmc_reader.settings import parse
 from nodegauge_operator.kube.client import APPLY
 from nodegauge_operator.kube.errors import Forbidden, Unavailable, Unreachable
 from nodegauge_operator.settings import SettingsError
+from support.bmc_access import Bmcs
 from support.reading import Rig, reader
 from support.virtual_time import in_virtual_time
 from testbed.hardware import ipmibmc
-from testbed.hardware.bmc import PASSWORD, USER, Behaviour, Bmc, serving, tree
+from testbed.hardware.bmc import PASSWORD, USER, Bmc
 from testbed.hardware.ipmimachine import server
 
 LOGIN = {"username": USER, "password": PASSWORD, "ca": "ca.pem"}
 
 
 @pytest.fixture
-def folder(authority: trustme.CA, tmp_path: Path) -> Path:
+def folder(bmcs: Bmcs, tmp_path: Path) -> Path:
     """An inventory that has the authority's certificate alone."""
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    shutil.copy(bmcs.ca, tmp_path)
     return tmp_path
-
-
-@asynccontextmanager
-async def two_bmcs(authority: trustme.CA, **behaviour: Any) -> AsyncIterator[tuple[Bmc, Bmc]]:
-    async with (
-        serving(tree("hpe"), authority=authority) as good,
-        serving(tree("hpe"), authority=authority, behaviour=Behaviour(**behaviour)) as bad,
-    ):
-        yield good, bad
 
 
 async def read_both(rig: Rig, good: Bmc, bad: Bmc, **fields: Any) -> None:
@@ -60,8 +50,8 @@ async def read_both(rig: Rig, good: Bmc, bad: Bmc, **fields: Any) -> None:
 
 
 @in_virtual_time
-async def test_a_reading_becomes_the_node_s_object(authority: trustme.CA, folder: Path) -> None:
-    async with two_bmcs(authority) as (good, other), reader(folder) as rig:
+async def test_a_reading_becomes_the_node_s_object(bmcs: Bmcs, folder: Path) -> None:
+    async with bmcs() as good, bmcs() as other, reader(folder) as rig:
         await read_both(rig, good, other)
         body = rig.objects["gpu-1"]
     assert body["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
@@ -109,11 +99,11 @@ async def test_a_machine_without_redfish_is_read_by_ipmi(folder: Path) -> None:
 )
 @in_virtual_time
 async def test_a_bad_bmc_delays_and_hides_nothing(
-    behaviour: Any, fields: Any, reason: Reason, authority: trustme.CA, folder: Path, caplog: Any
+    behaviour: Any, fields: Any, reason: Reason, bmcs: Bmcs, folder: Path, caplog: Any
 ) -> None:
     """The good one is read at its pace; the bad one's object says why, in a log line and a metric too."""
     caplog.set_level(logging.INFO)
-    async with two_bmcs(authority, **behaviour) as (good, bad), reader(folder, deadline=3.0) as rig:
+    async with bmcs() as good, bmcs(**behaviour) as bad, reader(folder, deadline=3.0) as rig:
         await read_both(rig, good, bad, **fields)
         problem = rig.status("gpu-2")["problem"]
         shown = rig.metrics.render().decode()
@@ -151,8 +141,8 @@ async def test_hanging_bmcs_leave_slots_for_the_others(folder: Path, monkeypatch
 
 
 @in_virtual_time
-async def test_a_failed_try_keeps_the_last_reading(authority: trustme.CA, folder: Path) -> None:
-    async with two_bmcs(authority) as (good, _), reader(folder) as rig:
+async def test_a_failed_try_keeps_the_last_reading(bmcs: Bmcs, folder: Path) -> None:
+    async with bmcs() as good, reader(folder) as rig:
         rig.file("gpu-1", url=good.url, **LOGIN)
         await rig.look()
         await rig.until(lambda: rig.status("gpu-1").get("number", 0) >= 2)
@@ -167,8 +157,8 @@ async def test_a_failed_try_keeps_the_last_reading(authority: trustme.CA, folder
 
 
 @in_virtual_time
-async def test_a_new_reader_counts_on(authority: trustme.CA, folder: Path) -> None:
-    async with two_bmcs(authority) as (good, _), reader(folder, interval=60) as rig:
+async def test_a_new_reader_counts_on(bmcs: Bmcs, folder: Path) -> None:
+    async with bmcs() as good, reader(folder, interval=60) as rig:
         rig.objects["gpu-1"] = {"metadata": {"name": "gpu-1", "uid": "o"}, "status": {"number": 41}}
         rig.poller._pace = poller.Pace(interval=1.0, deadline=5, concurrency=1)
         rig.file("gpu-1", url=good.url, **LOGIN)
@@ -179,8 +169,8 @@ async def test_a_new_reader_counts_on(authority: trustme.CA, folder: Path) -> No
 
 
 @in_virtual_time
-async def test_a_rotated_password_is_used_at_once(authority: trustme.CA, folder: Path) -> None:
-    async with two_bmcs(authority) as (good, _), reader(folder, interval=2.0) as rig:
+async def test_a_rotated_password_is_used_at_once(bmcs: Bmcs, folder: Path) -> None:
+    async with bmcs() as good, reader(folder, interval=2.0) as rig:
         rig.file("gpu-1", **({"url": good.url} | LOGIN | {"password": "of last week"}))
         await rig.look()
         await rig.until(lambda: "password" in rig.status("gpu-1").get("problem", ""))
@@ -192,8 +182,8 @@ async def test_a_rotated_password_is_used_at_once(authority: trustme.CA, folder:
 
 @pytest.mark.parametrize("gone", ["node", "file"])
 @in_virtual_time
-async def test_what_left_is_deleted_and_read_no_more(gone: str, authority: trustme.CA, folder: Path) -> None:
-    async with two_bmcs(authority) as (good, other), reader(folder) as rig:
+async def test_what_left_is_deleted_and_read_no_more(gone: str, bmcs: Bmcs, folder: Path) -> None:
+    async with bmcs() as good, bmcs() as other, reader(folder) as rig:
         await read_both(rig, good, other)
         if gone == "node":
             del rig.nodes["gpu-2"]
@@ -214,10 +204,8 @@ async def test_what_left_is_deleted_and_read_no_more(gone: str, authority: trust
 
 @pytest.mark.parametrize("error", [Unavailable("429"), Unreachable("refused"), Forbidden("no")])
 @in_virtual_time
-async def test_an_api_server_that_is_away_stops_no_reading(
-    error: Any, authority: trustme.CA, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with two_bmcs(authority) as (good, other), reader(folder) as rig:
+async def test_an_api_server_that_is_away_stops_no_reading(error: Any, bmcs: Bmcs, folder: Path) -> None:
+    async with bmcs() as good, bmcs() as other, reader(folder) as rig:
         await read_both(rig, good, other)
         rig.refuse = error
         number, asked = rig.status("gpu-1")["number"], len(good.asked)
@@ -231,8 +219,8 @@ async def test_an_api_server_that_is_away_stops_no_reading(
 
 
 @in_virtual_time
-async def test_a_reading_waits_for_the_api_server(authority: trustme.CA, folder: Path) -> None:
-    async with two_bmcs(authority) as (good, _), reader(folder, interval=10.0) as rig:
+async def test_a_reading_waits_for_the_api_server(bmcs: Bmcs, folder: Path) -> None:
+    async with bmcs() as good, reader(folder, interval=10.0) as rig:
         rig.file("gpu-1", url=good.url, **LOGIN)
         await rig.look()
         rig.refuse = Unavailable("429")
@@ -246,12 +234,11 @@ async def test_a_reading_waits_for_the_api_server(authority: trustme.CA, folder:
 
 @in_virtual_time
 async def test_it_stops_within_seconds_in_the_middle_of_reading(
-    authority: trustme.CA, folder: Path, monkeypatch: pytest.MonkeyPatch
+    bmcs: Bmcs, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(poller, "STOP_SECONDS", 0.3)
-    async with AsyncExitStack() as stack:
-        good, bad = await stack.enter_async_context(two_bmcs(authority, delay=0.2))
-        rig = await stack.enter_async_context(reader(folder, timeout=600.0, deadline=1200.0))
+    patient = {"timeout": 600.0, "deadline": 1200.0}
+    async with bmcs() as good, bmcs(delay=0.2) as bad, reader(folder, **patient) as rig:
         bad.behaviour.hang.add("/redfish/v1/SessionService/Sessions/token-0")
         rig.file("gpu-1", url=good.url, **LOGIN)
         rig.file("gpu-2", url=bad.url, **LOGIN)
