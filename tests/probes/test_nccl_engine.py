@@ -30,12 +30,11 @@ def ordered(**changes: object) -> Order:
 
 
 def run(
-    order: Order | str, *, visible: tuple[str, ...] = UUIDS, libraries: Path | None = FAKES, **fake: str
+    order: Order | str, *, visible: tuple[str, ...] = UUIDS, libraries: Path | None = FAKES, **more: str
 ) -> engines.Outcome:
-    environment = {
-        "CUDA_VISIBLE_DEVICES": ",".join(visible),
-        **{f"NODEGAUGE_FAKE_{name.upper()}": value for name, value in fake.items()},
-    }
+    """`more`: variables of NCCL by their names, and the fake's in lower case."""
+    given = {name if name.isupper() else f"NODEGAUGE_FAKE_{name.upper()}": more[name] for name in more}
+    environment = {"CUDA_VISIBLE_DEVICES": ",".join(visible)} | given
     main = partial(engine.main, engine_nccl4py.Nccl4py)
     return engines.run(main, order, environment, libraries=libraries)
 
@@ -74,10 +73,7 @@ def test_times_are_those_of_the_events() -> None:
 @pytest.mark.parametrize(("policy", "code"), [({}, 0), ({"NCCL_P2P_DIRECT_DISABLE": "0"}, 1)])
 def test_nccl_does_not_address_buffers_of_a_memory_pool(policy: dict[str, str], code: int) -> None:
     """It is closed to other GPUs (NCCL user guide, NCCL_P2P_DIRECT_DISABLE), unless a policy says so."""
-    environment = {"CUDA_VISIBLE_DEVICES": ",".join(UUIDS), **policy}
-    main = partial(engine.main, engine_nccl4py.Nccl4py)
-    order = ordered(cells=SMALL[:1], pairs_bytes=0)
-    assert engines.run(main, order, environment, libraries=FAKES)[0] == code
+    assert run(ordered(cells=SMALL[:1], pairs_bytes=0), **policy)[0] == code
 
 
 def test_the_order_of_ranks_is_the_orders_and_not_cudas() -> None:
