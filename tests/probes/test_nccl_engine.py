@@ -287,16 +287,6 @@ def test_a_program_that_fails_says_how(tmp_path: Path, script: str, what: str, t
     assert (code, failed.kind, text in failed.message) == (1, what, True), printed
 
 
-def test_a_recorded_log_is_read_like_any_other(tmp_path: Path) -> None:
-    log = FIXTURES / "nccl-tests_allreduce_superbench.log"
-    scripted(tmp_path, "all_reduce", f"#!/bin/sh\nexec /bin/cat '{log}'\n")
-    code, lines, printed = ran(asked(uuids=tuple("abcdefgh"), cells=CELLS[:1]), tmp_path)
-    assert code == 0, printed
-    [cell] = cells(lines)
-    assert (cell.bytes, cell.us) == (1 << 26, 581.9)
-    assert isinstance(cell.wrong, Unavailable)
-
-
 @pytest.mark.parametrize(
     ("cells", "text"),
     [
