@@ -85,17 +85,9 @@ def test_retired_pages_are_counted_by_cause(nvml: Nvml, library: Library, device
 
 
 def test_pending_repairs_and_unrepairable_memory(nvml: Nvml, library: Library, device: Device) -> None:
-    def status(handle: Any, info: Any) -> int:
-        info._obj.bChannelRepairPending, info._obj.bTpcRepairPending = 1, 0
-        return SUCCESS
-
-    def memory(handle: Any, info: Any) -> int:
-        info._obj.unrepairableMemory = 1
-        return SUCCESS
-
     gpu = GpuBuilder(3)
-    library.has("nvmlDeviceGetRepairStatus", status)
-    library.has("nvmlDeviceGetUnrepairableMemoryFlag_v1", memory)
+    library.fills("nvmlDeviceGetRepairStatus", bChannelRepairPending=1, bTpcRepairPending=0)
+    library.fills("nvmlDeviceGetUnrepairableMemoryFlag_v1", unrepairableMemory=1)
     counters.repair(nvml, device, gpu)
     assert (gpu.repair.value.channels_pending, gpu.repair.value.tpcs_pending) == (1, 0)
     assert gpu.repair.value.unrepairable == 1
@@ -110,15 +102,11 @@ def test_memory_errors_by_kind_and_age(nvml: Nvml, library: Library, device: Dev
         count._obj.value = 2000 + kind.value * 100 + since.value * 10 + memory.value
         return SUCCESS
 
-    def sram(handle: Any, status: Any) -> int:
-        status._obj.bThresholdExceeded = 1
-        return SUCCESS
-
     gpu = GpuBuilder(3)
     library.has("nvmlDeviceGetEccMode", written(1, 0))
     library.has("nvmlDeviceGetTotalEccErrors", total)
     library.has("nvmlDeviceGetMemoryErrorCounter", of_memory)
-    library.has("nvmlDeviceGetSramEccErrorStatus", sram)
+    library.fills("nvmlDeviceGetSramEccErrorStatus", bThresholdExceeded=1)
     counters.ecc(nvml, device, gpu)
     since_load = {"volatile_corrected": 1000, "volatile_uncorrected": 1010}
     ever = {"aggregate_corrected": 1001, "aggregate_uncorrected": 1011}

@@ -210,40 +210,35 @@ def test_a_run_reads_one_window_of_real_calls(probe: Any) -> None:
 BUSY, IDLE, HALF = 95.0, 0.0, 55.0
 
 
+def work(*utilization: float) -> list[FeedResult]:
+    host = FeedHost(pressure=FeedPressure(cpu=0.05, io=0, memory=0))
+    return [FeedResult(gpus=[FeedGpu(index=0, utilization=value)], host=host) for value in utilization]
+
+
+def stalls(*shares: float) -> list[FeedResult]:
+    hosts = (FeedHost(pressure=FeedPressure(io=io)) for io in shares)
+    return [FeedResult(gpus=[FeedGpu(index=0)], host=host) for host in hosts]
+
+
 @pytest.mark.parametrize(
-    ("utilization", "reasons"),
+    ("windows", "seconds", "reasons"),
     [
-        ((BUSY, BUSY, BUSY), ["first", "", ""]),
-        ((BUSY, HALF, BUSY), ["first", "", ""]),
-        ((BUSY, HALF, HALF, HALF), ["first", "", "changed", ""]),
-        ((BUSY, BUSY, 72, 72), ["first", "", "", ""]),
-        ((IDLE, *(IDLE,) * 30), ["first", *[""] * 29, "due"]),
+        (work(BUSY, BUSY, BUSY), 120, ["first", "", ""]),
+        (work(BUSY, HALF, BUSY), 120, ["first", "", ""]),
+        (work(BUSY, HALF, HALF, HALF), 120, ["first", "", "changed", ""]),
+        (work(BUSY, BUSY, 72, 72), 120, ["first", "", "", ""]),
+        (work(IDLE, *(IDLE,) * 30), 120, ["first", *[""] * 29, "due"]),
+        (work(BUSY, *(HALF,) * 4), 30, ["first", "", "", "", "changed"]),
+        (stalls(0.05, 0.15, 0.3, 0.3, 0.15, 0.15), 120, ["first", "", "", "changed", "", ""]),
     ],
-    ids=["calm", "one pause", "starved from now on", "about a limit", "once an hour"],
+    ids=["calm", "one pause", "starved from now on", "about a limit", "once an hour", "quick", "stalls"],
 )
-def test_a_window_is_told_if_two_in_a_row_differ(utilization: tuple[float, ...], reasons: list[str]) -> None:
-    news, pressure = News(interval=3600), FeedPressure(cpu=0.05, io=0, memory=0)
-    windows = [
-        FeedResult(gpus=[FeedGpu(index=0, utilization=value)], host=FeedHost(pressure=pressure))
-        for value in utilization
-    ]
-    assert [news.reason(seen, now=120.0 * n) for n, seen in enumerate(windows)] == reasons
-
-
-def test_windows_are_told_at_least_two_minutes_apart() -> None:
+def test_a_window_is_told_if_two_in_a_row_differ(
+    windows: list[FeedResult], seconds: float, reasons: list[str]
+) -> None:
+    """Two minutes after the last one at the earliest."""
     news = News(interval=3600)
-    windows = [FeedResult(gpus=[FeedGpu(index=0, utilization=value)]) for value in (BUSY, *(HALF,) * 4)]
-    reasons = [news.reason(seen, now=30.0 * n) for n, seen in enumerate(windows)]
-    assert reasons == ["first", "", "", "", "changed"]
-
-
-def test_a_machine_that_begins_to_stall_is_news() -> None:
-    news = News(interval=3600)
-    reasons = []
-    for n, io in enumerate((0.05, 0.15, 0.3, 0.3, 0.15, 0.15)):
-        host = FeedHost(pressure=FeedPressure(io=io))
-        reasons.append(news.reason(FeedResult(gpus=[FeedGpu(index=0)], host=host), now=120.0 * n))
-    assert reasons == ["first", "", "", "changed", "", ""]
+    assert [news.reason(seen, now=seconds * n) for n, seen in enumerate(windows)] == reasons
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from nodegauge_contract import Gpu, Result, Unavailable, render_matrix
 from nodegauge_judge import History, Verdict, judge_health
 from nodegauge_judge.coverage import VALUES
 from support.probing import Healthy, On, table_cells
+from support.results import with_gpu
 from testbed import profiles
 
 TOO_OLD = Unavailable("NVML_ERROR_FUNCTION_NOT_FOUND")
@@ -216,14 +217,10 @@ def test_a_sensor_that_hangs_does_not_hang_the_probe(probe: On) -> None:
 FAILED = Unavailable("NVML_ERROR_UNKNOWN")
 
 
-def without(gpu: Gpu, path: str, answer: Unavailable) -> Gpu:
+def without(result: Result, position: int, path: str) -> Result:
     member, _, leaf = path.partition(".")
-    value: Any = replace(getattr(gpu, member), **{leaf: answer}) if leaf else answer
-    return replace(gpu, **{member: value})
-
-
-def changed(result: Result, position: int, gpu: Gpu) -> Result:
-    return replace(result, gpus=[*result.gpus[:position], gpu, *result.gpus[position + 1 :]])
+    value: Any = replace(getattr(result.gpus[position], member), **{leaf: FAILED}) if leaf else FAILED
+    return with_gpu(result, position, **{member: value})
 
 
 @pytest.mark.slow
@@ -240,9 +237,8 @@ def test_a_machine_passes_only_with_every_answer(healthy: Callable[[str], Result
     missed = []
     for number, path in enumerate(VALUES, start=profiles.names().index(profile)):
         position = number % len(result.gpus)
-        gpu = result.gpus[position]
-        if not isinstance(reduce(getattr, path.split("."), gpu), Unavailable):
-            failed = changed(result, position, without(gpu, path, FAILED))
+        if not isinstance(reduce(getattr, path.split("."), result.gpus[position]), Unavailable):
+            failed = without(result, position, path)
             verdicts = {judge_health(failed, history=history).verdict for history in histories}
             missed += [f"GPU {position}: {path}"] if Verdict.PASS in verdicts else []
     assert missed == []

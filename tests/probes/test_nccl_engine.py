@@ -30,12 +30,11 @@ def ordered(**changes: object) -> Order:
 
 
 def run(
-    order: Order | str, *, visible: tuple[str, ...] = UUIDS, libraries: Path | None = FAKES, **fake: str
+    order: Order | str, *, visible: tuple[str, ...] = UUIDS, libraries: Path | None = FAKES, **more: str
 ) -> engines.Outcome:
-    environment = {
-        "CUDA_VISIBLE_DEVICES": ",".join(visible),
-        **{f"NODEGAUGE_FAKE_{name.upper()}": value for name, value in fake.items()},
-    }
+    """`more`: variables of NCCL by their names, and the fake's in lower case."""
+    given = {name if name.isupper() else f"NODEGAUGE_FAKE_{name.upper()}": more[name] for name in more}
+    environment = {"CUDA_VISIBLE_DEVICES": ",".join(visible)} | given
     main = partial(engine.main, engine_nccl4py.Nccl4py)
     return engines.run(main, order, environment, libraries=libraries)
 
@@ -74,10 +73,7 @@ def test_times_are_those_of_the_events() -> None:
 @pytest.mark.parametrize(("policy", "code"), [({}, 0), ({"NCCL_P2P_DIRECT_DISABLE": "0"}, 1)])
 def test_nccl_does_not_address_buffers_of_a_memory_pool(policy: dict[str, str], code: int) -> None:
     """It is closed to other GPUs (NCCL user guide, NCCL_P2P_DIRECT_DISABLE), unless a policy says so."""
-    environment = {"CUDA_VISIBLE_DEVICES": ",".join(UUIDS), **policy}
-    main = partial(engine.main, engine_nccl4py.Nccl4py)
-    order = ordered(cells=SMALL[:1], pairs_bytes=0)
-    assert engines.run(main, order, environment, libraries=FAKES)[0] == code
+    assert run(ordered(cells=SMALL[:1], pairs_bytes=0), **policy)[0] == code
 
 
 def test_the_order_of_ranks_is_the_orders_and_not_cudas() -> None:
@@ -289,16 +285,6 @@ def test_a_program_that_fails_says_how(tmp_path: Path, script: str, what: str, t
     code, lines, printed = ran(asked(uuids=tuple("abcdefgh"), cells=CELLS[:1]), tmp_path)
     failed = lines[-1].failed
     assert (code, failed.kind, text in failed.message) == (1, what, True), printed
-
-
-def test_a_recorded_log_is_read_like_any_other(tmp_path: Path) -> None:
-    log = FIXTURES / "nccl-tests_allreduce_superbench.log"
-    scripted(tmp_path, "all_reduce", f"#!/bin/sh\nexec /bin/cat '{log}'\n")
-    code, lines, printed = ran(asked(uuids=tuple("abcdefgh"), cells=CELLS[:1]), tmp_path)
-    assert code == 0, printed
-    [cell] = cells(lines)
-    assert (cell.bytes, cell.us) == (1 << 26, 581.9)
-    assert isinstance(cell.wrong, Unavailable)
 
 
 @pytest.mark.parametrize(

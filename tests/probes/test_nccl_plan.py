@@ -1,7 +1,7 @@
 """What is measured where, what a child's environment is, when a cell is measured well, and wrong data."""
 
 from array import array
-from collections.abc import Callable, Iterator
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
@@ -226,12 +226,7 @@ class Time:
     def __init__(self, *ms: float) -> None:
         self.now = 0.0
         self.calls: list[int] = []
-        self._ms = self._each(ms)
-
-    def _each(self, ms: tuple[float, ...]) -> Iterator[float]:
-        yield from ms
-        while True:
-            yield ms[-1]
+        self._ms = chain(ms, repeat(ms[-1]))
 
     def batch(self, calls: int) -> float:
         taken = calls * next(self._ms)
@@ -240,8 +235,8 @@ class Time:
         return taken
 
     def measure(self, order: CellOrder = ORDER, *, seconds_left: float = 60.0) -> Cell:
-        clock: Callable[[], float] = lambda: self.now  # noqa: E731
-        return measure_cell(order, self.batch, wrong=NOT_READ, seconds_left=seconds_left, clock=clock)
+        left, clock = seconds_left, lambda: self.now
+        return measure_cell(order, self.batch, wrong=NOT_READ, seconds_left=left, clock=clock)
 
 
 def test_batches_are_as_long_as_was_ordered() -> None:

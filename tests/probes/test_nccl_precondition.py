@@ -1,6 +1,5 @@
 """When a node is not measured, and who takes part when it is."""
 
-import ctypes
 from typing import Any
 
 import pytest
@@ -30,10 +29,6 @@ def skipped(
 
 def one_with(**use: Any) -> list[precondition.GpuUse]:
     return [IDLE, replace(IDLE, **use)]
-
-
-def why(result: precondition.Skipped | None) -> str:
-    return "" if result is None else result.reason
 
 
 EIGHT, TWO = gpus(), gpus(2)
@@ -102,7 +97,7 @@ def test_page_cache_in_a_gpu_s_memory_is_nobody_s_job(gpu: Gpu, use: preconditio
     assert skipped(pair, use, use) is None
     node = precondition.Node(gpus=pair, uses=[use, use], confidential=NO)
     assert precondition.machine(node).free_bytes is None
-    assert why(skipped(pair, use, replace(use, processes=1))) == "busy"
+    assert skipped(pair, use, replace(use, processes=1)).reason == "busy"
 
 
 def test_a_job_that_is_hidden_in_another_container_shows_in_the_utilisation() -> None:
@@ -142,23 +137,13 @@ def counting(number: int) -> Any:
     return listed
 
 
-def memory(handle: Any, info: Any) -> int:
-    info._obj.total, info._obj.used, info._obj.free = 80 << 30, 5 << 20, 79 << 30
-    return 0
-
-
-def utilisation(handle: Any, rates: Any) -> int:
-    rates._obj.gpu = 41
-    return 0
-
-
 @pytest.mark.parametrize("version", ["_v3", "_v2"])
 def test_every_driver_counts_processes(nvml: Nvml, library: Library, device: Device, version: str) -> None:
     library.has(f"nvmlDeviceGetComputeRunningProcesses{version}", counting(2))
     library.has(f"nvmlDeviceGetMPSComputeRunningProcesses{version}", counting(1))
-    library.has("nvmlDeviceGetMemoryInfo_v2", memory)
+    library.fills("nvmlDeviceGetMemoryInfo_v2", total=80 << 30, used=5 << 20, free=79 << 30)
     library.answers("nvmlDeviceGetVirtualizationMode", 0, number=2)
-    library.has("nvmlDeviceGetUtilizationRates", utilisation)
+    library.fills("nvmlDeviceGetUtilizationRates", gpu=41)
     use = precondition.read_use(nvml, device)
     known = {"processes": 3, "used_mib": 5, "free_mib": 79 << 10, "virtualization": 2, "utilization": 41}
     assert {name: getattr(use, name) for name in known} == known
@@ -172,11 +157,6 @@ def test_a_driver_that_lists_no_processes_says_so(nvml: Nvml, library: Library, 
 
 
 def test_confidential_computing_as_nvml_tells_it(nvml: Nvml, library: Library) -> None:
-    def answer(state: Any) -> int:
-        ctypes.memset(ctypes.byref(state._obj), 0, ctypes.sizeof(state._obj))
-        state._obj.ccFeature = 1
-        return 0
-
     assert isinstance(precondition.read_confidential(nvml), Unavailable)
-    library.has("nvmlSystemGetConfComputeState", answer)
+    library.fills("nvmlSystemGetConfComputeState", environment=2, ccFeature=1)
     assert precondition.read_confidential(nvml) == 1

@@ -24,8 +24,13 @@ with open({path!r} + "/" + arm, "w") as file:
 """
 
 
-def well(run: NcclRun) -> NcclRun:
-    return run.child(SAVE_INPUT.format(path=str(run.folder)) + "all_well()", arm="all")
+@pytest.fixture
+def two(nccl_on: NcclOn) -> NcclRun:
+    return nccl_on("titan-rtx-nv2")
+
+
+def well(run: NcclRun, before: str = "") -> NcclRun:
+    return run.child(before + SAVE_INPUT.format(path=str(run.folder)) + "all_well()", arm="all")
 
 
 def child_input(run: NcclRun, arm: str) -> Any:
@@ -47,11 +52,10 @@ def test_the_same_document_holds_what_nvml_says(nccl_on: NcclOn, profile: str) -
         assert links[0] == links[1]
 
 
-def test_children_are_told_who_and_what(nccl_on: NcclOn) -> None:
-    run = well(nccl_on("titan-rtx-nv2"))
-    run.environment |= {"NCCL_ALGO": "Tree", "NCCL_SHM_DISABLE": "1"}
-    nccl = run.nccl("--environment", '{"NCCL_MIN_CTAS": "4"}')
-    given = child_input(run, "p2p-off")
+def test_children_are_told_who_and_what(two: NcclRun) -> None:
+    two.environment |= {"NCCL_ALGO": "Tree", "NCCL_SHM_DISABLE": "1"}
+    nccl = well(two).nccl("--environment", '{"NCCL_MIN_CTAS": "4"}')
+    given = child_input(two, "p2p-off")
     environment = given["environment"]
     assert environment["CUDA_VISIBLE_DEVICES"] == ",".join(nccl.uuids)
     assert given["order"]["uuids"] == nccl.uuids
@@ -60,11 +64,10 @@ def test_children_are_told_who_and_what(nccl_on: NcclOn) -> None:
     assert (environment["NCCL_P2P_DISABLE"], environment["NCCL_NVLS_ENABLE"]) == ("1", "0")
 
 
-def test_every_arm_is_a_process_of_its_own_in_a_session_of_its_own(nccl_on: NcclOn) -> None:
-    run = nccl_on("titan-rtx-nv2")
+def test_every_arm_is_a_process_of_its_own_in_a_session_of_its_own(two: NcclRun) -> None:
     body = "os.environ |= {'PID': str(os.getpid()), 'SID': str(os.getsid(0)), 'GROUP': str(os.getpgrp())}\n"
-    run.child(body + SAVE_INPUT.format(path=str(run.folder)) + "all_well()", arm="all").nccl()
-    one, other = (child_input(run, arm)["environment"] for arm in ("default", "p2p-off"))
+    well(two, body).nccl()
+    one, other = (child_input(two, arm)["environment"] for arm in ("default", "p2p-off"))
     assert one["PID"] == one["SID"] == one["GROUP"] != other["PID"]
     logs = [Path(environment["NCCL_DEBUG_FILE"]).parent for environment in (one, other)]
     assert logs[0] != logs[1]
@@ -87,13 +90,12 @@ sys.exit(main())
 """
 
 
-def test_nvml_is_closed_before_a_child_starts(nccl_on: NcclOn) -> None:
+def test_nvml_is_closed_before_a_child_starts(two: NcclRun) -> None:
     """An open client is one more process on every GPU, and keeps a driver from being unloaded."""
-    run = nccl_on("titan-rtx-nv2")
-    closed = run.folder / "closed"
+    closed = two.folder / "closed"
     body = f"sys.exit(7) if not os.path.exists({str(closed)!r}) else all_well()"
     command = [sys.executable, "-c", CLOSING, str(closed), "nccl"]
-    ran = subprocess.run(command, env=run.child(body, arm="all").env(), capture_output=True, check=False)
+    ran = subprocess.run(command, env=two.child(body, arm="all").env(), capture_output=True, check=False)
     nccl = decode(ran.stdout.decode()).nccl
     assert [arm.outcome for arm in nccl.arms] == ["done", "done"]
 
@@ -119,12 +121,11 @@ all_well()
 """
 
 
-def test_throttling_while_measuring_is_counted(nccl_on: NcclOn) -> None:
-    run = nccl_on("titan-rtx-nv2")
-    stat = run.folder / "machine/sys/fs/cgroup/cpu.stat"
+def test_throttling_while_measuring_is_counted(two: NcclRun) -> None:
+    stat = two.folder / "machine/sys/fs/cgroup/cpu.stat"
     stat.parent.mkdir(parents=True)
     stat.write_text("nr_throttled 40")
-    assert run.child(THROTTLED.format(path=str(stat)), arm="all").nccl().throttled_periods == 6
+    assert two.child(THROTTLED.format(path=str(stat)), arm="all").nccl().throttled_periods == 6
 
 
 LOGGED = """
@@ -219,11 +220,6 @@ def test_pull_says_when_the_engine_cannot_be_loaded(nccl_on: NcclOn, body: str, 
     result = run.result("--limits", "3,2,2", probe="pull")
     assert (result.problem.kind, result.problem.call) == ("no-engine", "nccl4py")
     assert message in result.problem.message
-
-
-@pytest.fixture
-def two(nccl_on: NcclOn) -> NcclRun:
-    return nccl_on("titan-rtx-nv2")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

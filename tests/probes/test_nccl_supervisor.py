@@ -181,10 +181,8 @@ def test_a_shutdown_from_another_thread(script: ScriptedArm) -> None:
     assert (arm.outcome, arm.phase, len(arm.cells)) == ("cut", "measure", 1)
 
 
-def test_a_missing_program(tmp_path: Path) -> None:
+def test_a_missing_program(script: ScriptedArm, tmp_path: Path) -> None:
     """It is the end of that run, with its reason."""
-    run = ScriptedArm(tmp_path)
-    arm = run(program=str(tmp_path / "nowhere"))
-    subreaper_off()
-    assert (arm.outcome, run.failed.kind) == ("failed", "no-engine")
-    assert "nowhere cannot be started: No such file" in run.failed.message
+    arm = script(program=str(tmp_path / "nowhere"))
+    assert (arm.outcome, script.failed.kind) == ("failed", "no-engine")
+    assert "nowhere cannot be started: No such file" in script.failed.message

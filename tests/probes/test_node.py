@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -107,32 +107,16 @@ def test_an_interrupted_run_leaves_nothing_behind(nccl_on: NcclOn, number: signa
     run.wait_until_alone()
 
 
-class Screen(io.StringIO):
-    """A terminal, or a pipe."""
-
-    def __init__(self, *, terminal: bool) -> None:
-        super().__init__()
-        self.terminal = terminal
-
-    def isatty(self) -> bool:
-        return self.terminal
-
-
-@pytest.fixture
-def clock() -> Iterator[Callable[[], float]]:
-    ticks = iter(range(100))
-    return lambda: float(next(ticks))
-
-
 @pytest.mark.parametrize(
     ("terminal", "term", "shown"), [(True, "xterm", 3), (True, "dumb", 0), (False, "", 0)]
 )
 def test_progress_is_one_line_on_a_terminal_alone(
-    clock: Callable[[], float], monkeypatch: pytest.MonkeyPatch, terminal: bool, term: str, shown: int
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, term: str, shown: int
 ) -> None:
+    screen = io.StringIO()
     monkeypatch.setenv("TERM", term)
-    screen = Screen(terminal=terminal)
-    progress = Progress(screen, clock=clock)
+    monkeypatch.setattr(screen, "isatty", lambda: terminal)
+    progress = Progress(screen, clock=itertools.count(0.0).__next__)
     progress.begin("nccl")
     progress.show("x" * 200)
     progress.clear()

@@ -161,12 +161,8 @@ def test_fabric_falls_back_through_the_versions(nvml: Nvml, library: Library, de
         info._obj.state = 3
         return 0
 
-    def first(handle: Any, info: Any) -> int:
-        info._obj.state = 2
-        return 0
-
     assert nvml.fabric(device) == Unavailable("NVML_ERROR_FUNCTION_NOT_FOUND")
-    library.has("nvmlDeviceGetGpuFabricInfo", first)
+    library.fills("nvmlDeviceGetGpuFabricInfo", state=2)
     assert nvml.fabric(device).state == 2
     library.has("nvmlDeviceGetGpuFabricInfoV", versioned)
     assert nvml.fabric(device).state == 3

@@ -14,7 +14,7 @@ from nodegauge_contract import Problem, Result, decode
 from nodegauge_probes import settings
 from nodegauge_probes.runner import CallWatch
 from nodegauge_probes.settings import BadSettings, Format
-from support.probing import On, last_message
+from support.probing import On, last_message, problem_of
 from testbed import forkserver
 from testbed.wait import DEADLINE_SECONDS, wait_for
 
@@ -55,9 +55,7 @@ class Started:
         out, _ = self.process.communicate(timeout=DEADLINE_SECONDS)
         assert self.process.returncode == 0
         result = decode(out.decode())
-        message = self.log.read_text() if self.log.exists() else ""
-        problem = result.problem
-        assert message == (f"{problem.kind}: {problem.call} {problem.message}".strip() if problem else "")
+        assert last_message(self.log) == problem_of(result)
         return result
 
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 import nodegauge_contract as contract
 from nodegauge_probes.page import page as table
 from support.probing import Healthy, On, table_cells
+from support.results import with_gpu
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 ONCE, THRICE = (contract.XidCount(count=count, first=5, last=9) for count in (1, 3))
@@ -68,10 +69,8 @@ def test_a_table_of_a_broken_machine_names_what_is_broken(probe: On) -> None:
 def test_gpus_that_say_the_same_share_a_row(healthy: Healthy) -> None:
     result = healthy("h100-sxm-8")
     assert rows_of(result, "Errors (since") == ["0-7"]
-    bad = replace(result.gpus[3], ecc=replace(result.gpus[3].ecc, volatile_uncorrected=2))
-    worse = replace(result.gpus[5], repair=replace(result.gpus[5].repair, action=2))
-    gpus = [bad if gpu.index == 3 else worse if gpu.index == 5 else gpu for gpu in result.gpus]
-    changed = replace(result, gpus=gpus)
+    bad = with_gpu(result, 3, ecc=replace(result.gpus[3].ecc, volatile_uncorrected=2))
+    changed = with_gpu(bad, 5, repair=replace(result.gpus[5].repair, action=2))
     assert rows_of(changed, "Errors (since") == ["0-2,4,6-7", "3", "5"]
     assert "node reboot" in table.render(changed)
 

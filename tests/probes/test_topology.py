@@ -139,9 +139,9 @@ LATE = Unavailable("NVML_ERROR_TIMEOUT")
 
 
 class Clock:
-    def __init__(self, *, per_sample: float) -> None:
+    def __init__(self, *, per_gpu: float) -> None:
         self.now = 100.0
-        self.per_sample = per_sample
+        self.per_gpu = per_gpu
 
     def __call__(self) -> float:
         return self.now
@@ -151,12 +151,12 @@ class Clock:
 
 
 class Telemetry:
-    def __init__(self, clock: Clock, *, number: int = 5) -> None:
+    def __init__(self, clock: Clock, *, number: int) -> None:
         self.clock, self.number = clock, number
 
     def integer(self, device: Device, call: str, *arguments: Any, **options: Any) -> int:
         if call == "nvmlDeviceGetUtilizationRates":
-            self.clock.now += self.clock.per_sample
+            self.clock.now += self.clock.per_gpu
         return self.number
 
     def whole_field(self, device: Device, *fields: int) -> int:
@@ -167,14 +167,12 @@ def sampled(**values: Int) -> sampling.Sample:
     return sampling.Sample(**{**dict.fromkeys(sampling.Sample.__struct_fields__, LATE), **values})
 
 
-def watched(
-    *, seconds: float, hz: float, per_sample: float = 0.001, slowed_seconds: float = 0.0, reasons: int = 5
-) -> GpuBuilder:
-    clock, gpu = Clock(per_sample=per_sample), GpuBuilder(0)
-    nvml, how = cast(Nvml, Telemetry(clock, number=reasons)), {"clock": clock, "sleep": clock.sleep}
-    gpus = [(Device(0, None), gpu)]
-    sampling.watch(nvml, gpus, seconds=seconds, hz=hz, slowed_seconds=slowed_seconds, **how)
-    return gpu
+def watched(*, per_sample: float = 0.001, reasons: int = 5, **how: Any) -> GpuBuilder:
+    """The first of two GPUs after a window."""
+    clock, gpus = Clock(per_gpu=per_sample / 2), [(Device(n, None), GpuBuilder(n)) for n in range(2)]
+    nvml = cast(Nvml, Telemetry(clock, number=reasons))
+    sampling.watch(nvml, gpus, clock=clock, sleep=clock.sleep, **how)
+    return gpus[0][1]
 
 
 @pytest.mark.parametrize(
@@ -247,10 +245,6 @@ def test_the_busiest_sample_gives_the_pcie_link(
 
 
 def test_something_may_be_done_between_samples() -> None:
-    clock, done = Clock(per_sample=0.001), []
-    nvml = cast(Nvml, Telemetry(clock))
-    gpus = [(Device(n, None), GpuBuilder(n)) for n in range(2)]
-    sampling.watch(
-        nvml, gpus, seconds=1, hz=4, between=lambda: done.append(1), clock=clock, sleep=clock.sleep
-    )
+    done: list[int] = []
+    watched(seconds=1, hz=4, between=lambda: done.append(1))
     assert len(done) == 5

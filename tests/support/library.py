@@ -34,6 +34,16 @@ class Library:
 
         self.has(name, function)
 
+    def fills(self, name: str, **members: int) -> None:
+        """`name` succeeds, and writes these members of its structure."""
+
+        def function(*arguments: Any) -> int:
+            for member, value in members.items():
+                setattr(arguments[-1]._obj, member, value)
+            return 0
+
+        self.has(name, function)
+
     def has(self, name: str, function: Callable[..., int]) -> None:
         """The driver has this function now; the binding forgets the one that it knew."""
         self.functions[name] = function

@@ -15,8 +15,6 @@ from nodegauge_probes.nccl.supervisor import Limits
 from nodegauge_probes.result_builder import ArmBuilder
 from support.probing import PROGRAM, Machine, last_message, problem_of
 from testbed import forkserver
-from testbed.hardware import Hardware
-from testbed.kubelet.images import simulated_nccl_environment
 from testbed.processes import with_variable
 from testbed.profiles import Profile
 from testbed.wait import DEADLINE_SECONDS, wait_for
@@ -69,17 +67,12 @@ def all_well():
 if not ranks or arm != %(arm)r != 'all':
     all_well()
 """
-ROOT = Path(__file__).resolve().parents[2]
 MARK = "NODEGAUGE_TEST_MARK"
 WAIT_S = DEADLINE_SECONDS
 
 
 class NcclRun(Machine):
     """One machine, and the benchmark on it with a child of the test's making."""
-
-    @property
-    def mark(self) -> str:
-        return str(self.folder)
 
     def child(self, body: str, *, arm: str = "default") -> "NcclRun":
         script, program = self.folder / "child.py", self.folder / "child"
@@ -90,7 +83,7 @@ class NcclRun(Machine):
         return self
 
     def env(self) -> Mapping[str, str]:
-        return {**super().env(), MARK: self.mark}
+        return {**super().env(), MARK: str(self.folder)}
 
     def start(self, *options: str, probe: str = "nccl") -> subprocess.Popen[bytes]:
         self.termination_log.unlink(missing_ok=True)
@@ -118,15 +111,10 @@ class NcclRun(Machine):
         return {arm.name: arm for arm in self.nccl(*options).arms}
 
     def left_behind(self) -> list[int]:
-        return marked(self.mark)
+        return marked(str(self.folder))
 
     def wait_until_alone(self) -> None:
         wait_for(lambda: not self.left_behind(), what="the end of all that the probe started")
-
-
-def simulated(hardware: Hardware, *, name: str = "1", more: Mapping[str, str] | None = None) -> Result:
-    own = simulated_nccl_environment(ROOT) | {"NODEGAUGE_RUN": name, **(more or {})}
-    return NcclRun(hardware, hardware.directory, own).result()
 
 
 NcclOn = Callable[[str | Profile], NcclRun]

@@ -377,11 +377,9 @@ def with_lost_gpu() -> NcclNode:
 
 
 UNREAD = NcclNode(name="node-1", uid="u", resource_version="1", node_uid=NODE.uid)
-UNREADABLE = Unavailable("NVML_ERROR_UNKNOWN")
-DRIVERS = [replace(made.h100().system, driver=driver) for driver in ("560.1", UNREADABLE)]
-OTHERS = [made.every_gpu(made.h100(), name=UNREADABLE), *(replace(made.h100(), system=s) for s in DRIVERS)]
 REQUEST = "2027-01-15T09:00:00Z"
 HURT = with_lost_gpu()
+OTHERS = (NAMELESS, driver("560.1"), driver(GAP))
 UNNAMED, CHANGED, DRIVERLESS = (MEASURED.healthy(result=result, at=NOW + 60) for result in OTHERS)
 REQUESTED = replace(MEASURED, requested_at=REQUEST)
 ALONE = replace(MEASURED, requested_probes={NCCL: REQUEST})
@@ -421,7 +419,7 @@ def test_an_nccl_run_is_due(report: NcclNode, node: ANode, at: float) -> None:
 def test_without_an_image_or_where_the_policy_says_no_nothing_changes() -> None:
     report = nccl_node()
     assert due(report, defaults=DEFAULTS) == NEVER
-    assert due(report, policy=make_policy().of({"probes": {"nccl": {"enabled": False}}})) == NEVER
+    assert due(report, policy=make_policy().of(OFF)) == NEVER
     cordoned = report.seen(node=NODE.cordoned())
     assert cordoned.status.bandwidth.reason == ""
 
@@ -514,8 +512,7 @@ def test_a_pull_that_fails_comes_back_with_growing_delay() -> None:
 )
 def test_an_nccl_run_gives_way_to_whoever_empties_the_node(node: ANode, reason: str, probe: str) -> None:
     report = nccl_node().measured(FAST)
-    number = 2
-    running = make_pod(node, probe=probe, number=number).running()
+    running = make_pod(node, probe=probe, number=2).running()
     for pod in (running, running.deleting(NOW), running.vanished()):
         step = next_step(situation(report, node, pods=(pod,)))
         assert isinstance(step, steps.PatchReport)

@@ -34,10 +34,6 @@ def run(context: Context, number: int) -> NextRun:
     return NextRun(number, run_id(report_uid=context.report.uid, probe=names.PROBE_HEALTH, number=number))
 
 
-def templated(**template: Any) -> dict[str, Any]:
-    return pod(make_policy().of({"podTemplate": template}))
-
-
 def container(manifest: dict[str, Any]) -> dict[str, Any]:
     (only,) = manifest["spec"]["containers"]
     return only
@@ -157,7 +153,7 @@ MESHED = {"labels": {ISTIO: "true"}}
     ],
 )
 def test_a_health_pod_is(template: dict[str, Any], path: str, value: Any) -> None:
-    assert at(templated(**template), path) == value
+    assert at(pod(make_policy().of({"podTemplate": template})), path) == value
 
 
 def test_the_run_is_told_to_the_probe_as_the_operator_will_check_it() -> None:

@@ -8,13 +8,15 @@ from nodegauge_contract import ArmName, ArmOutcome, Collective, text
 from nodegauge_contract.reading import PART_BYTES
 from nodegauge_judge.nccl.judge import judge_nccl
 from nodegauge_judge.nccl.measurement import busbw_gbps
-from support.nccl_probe import simulated as run
+from support.nccl_probe import NcclRun
 from support.nccl_results import GIB, arm_of
 from testbed import profiles
 from testbed.hardware import plug
+from testbed.kubelet.images import simulated_nccl_environment
 
 pytestmark = pytest.mark.slow
 
+ROOT = Path(__file__).parents[2]
 MEASURABLE = [
     name
     for name in profiles.names()
@@ -27,7 +29,7 @@ SHOWN = {"h100-runtime-hides-8": 2}
 @pytest.mark.parametrize("profile", MEASURABLE)
 def test_every_machine_is_measured_as_what_it_is(tmp_path: Path, profile: str) -> None:
     hardware = plug(profile, tmp_path / "hardware")
-    ran = run(hardware)
+    ran = NcclRun(hardware, hardware.directory, simulated_nccl_environment(ROOT)).result()
     nccl, known = ran.nccl, hardware.profile.nccl
 
     ranks = SHOWN.get(profile, hardware.gpu_count)

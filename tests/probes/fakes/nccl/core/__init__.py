@@ -34,11 +34,8 @@ def get_unique_id():
 
 
 class Communicator:
-    alive = 0
-
     def __init__(self, handle):
         self.ptr = handle
-        Communicator.alive += 1
 
     @classmethod
     def init_all(cls, devices):
@@ -58,4 +55,3 @@ class Communicator:
     def destroy(self):
         assert self.ptr, "destroyed twice"
         self.ptr = 0
-        Communicator.alive -= 1
