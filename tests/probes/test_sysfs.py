@@ -39,7 +39,7 @@ def write(tmp_path: Path) -> Write:
     return files
 
 
-def found(read: Callable[..., None], *where: object) -> list[Any]:
+def listed(read: Callable[..., None], *where: object) -> list[Any]:
     read(*where, (readings := []).append)
     return readings
 
@@ -59,7 +59,7 @@ def test_a_port_is_told_in_the_kernels_words(tmp_path: Path, write: Write) -> No
     write(port("mlx5_1") + "/hw_counters", local_ack_timeout_err=8, rnr_nak_retry_err=9)
     more = {"integrity_errors": 4, "overruns": 5, "recoveries": 6, "discards": 7}
     more |= {"ack_timeouts": 8, "receiver_not_ready": 9}
-    assert found(ports, tmp_path, ["mlx5_0", "mlx5_1"]) == [Port(nic=1, port=1, **named, **counted, **more)]
+    assert listed(ports, tmp_path, ["mlx5_0", "mlx5_1"]) == [Port(nic=1, port=1, **named, **counted, **more)]
 
 
 @pytest.mark.parametrize("chip", ["hwmon3", "hwmon/hwmon3"])
@@ -70,7 +70,7 @@ def test_disks_are_told_with_their_errors(tmp_path: Path, write: Write, chip: st
     write("class/nvme/nvme1/device", aer_dev_nonfatal="odd", numa_node=1)
     write(f"class/nvme/nvme1/{chip}", temp1_alarm=1)
     write("class/nvme/nvme0n1", state="live")
-    assert found(disks, tmp_path) == [
+    assert listed(disks, tmp_path) == [
         Disk(name="nvme1", model="M", state="dead", fatal=2, nonfatal=NO_TOTAL, too_hot=1, numa_node=1)
     ]
 
@@ -84,11 +84,11 @@ def test_the_clock_of_this_machine_is_read_without_a_right() -> None:
 def test_ports_stand_in_order_and_are_bounded(tmp_path: Path, write: Write) -> None:
     for number in (10, 2, 1, "x", 999):
         write(port("a", number), state="1: DOWN", rate="2.5 Gb/sec (1X SDR)")  # type: ignore[arg-type]
-    rates = {one.port: one.rate_gbps for one in found(ports, tmp_path, ["a"])}
+    rates = {one.port: one.rate_gbps for one in listed(ports, tmp_path, ["a"])}
     assert list(rates.items()) == [(n, 2.5) for n in (1, 2, 10)]
     for number in range(200):
         write(port("b", number), state="4: ACTIVE")
-    assert len(found(ports, tmp_path, ["a", "b"])) == MAX_PORTS
+    assert len(listed(ports, tmp_path, ["a", "b"])) == MAX_PORTS
 
 
 @pytest.mark.parametrize("rate", ["", "nan Gb/sec", "inf Gb/sec", "1e308 Gb/sec", "-1 Gb/sec"])
@@ -96,7 +96,7 @@ def test_a_port_that_says_nothing_is_all_reasons(tmp_path: Path, write: Write, r
     """JSON has no words for some of Python's floats: the whole document would be refused for one of them."""
     write(port("a"), rate=rate, phys_state="odd")
     write(port("a") + "/counters", link_downed="many")
-    [one] = found(ports, tmp_path, ["a"])
+    [one] = listed(ports, tmp_path, ["a"])
     assert (one.state, one.physical, one.rate_gbps) == (NO_FILE, "odd", Unavailable(f"not a rate: {rate}"))
     assert (one.link_downed, one.symbol_errors) == (Unavailable("not a number"), NO_FILE)
 
@@ -107,7 +107,7 @@ def test_a_supply_is_told_with_labels_limits_and_alarms(tmp_path: Path, write: W
     write(psu, in2_min_alarm=0, in2_crit_alarm=1, power1_average=250_000_000, temp1_input=41_000)
     write(psu, fan1_input=0, fan1_fault=0, curr1_input="x", curr1_max_alarm=0)
     bare = Sensor(chip="dps800", name="", value=0, alarm=NO_ALARM, low=NO_LIMIT, high=NO_LIMIT)
-    assert found(sensors, tmp_path) == [
+    assert listed(sensors, tmp_path) == [
         replace(bare, name="power1", value=250_000_000),
         replace(bare, name="in2", label="vout1", value=12_100, alarm=1, low=11_000, high=13_500),
         replace(bare, name="curr1", value=Unavailable("not a number"), alarm=0),
@@ -122,14 +122,14 @@ def test_chips_that_know_nothing_of_supply_are_passed_over(tmp_path: Path, write
     write("class/hwmon/hwmon2", name="amdgpu", in0_input=800, power1_average=1, fan1_input=0)
     write("class/hwmon/hwmon3", name="dell_smm", fan1_input=2400, temp1_input=40_000)
     write("class/hwmon/hwmon4/device", name="old", in1_input=3300)
-    readings = [(sensor.chip, sensor.name, sensor.value) for sensor in found(sensors, tmp_path)]
+    readings = [(sensor.chip, sensor.name, sensor.value) for sensor in listed(sensors, tmp_path)]
     assert readings == [("old", "in1", 3300), ("dell_smm", "fan1", 2400)]
 
 
 def test_an_alarm_that_cannot_be_read_is_not_silence(tmp_path: Path, write: Write) -> None:
     write("class/hwmon/hwmon0", name="psu", in1_input=1, in1_min_alarm=0, in1_max_alarm="?")
     write("class/hwmon/hwmon0", in2_input=1, in2_min_alarm=1, in2_max_alarm="?")
-    assert [sensor.alarm for sensor in found(sensors, tmp_path)] == [Unavailable("not a number"), 1]
+    assert [sensor.alarm for sensor in listed(sensors, tmp_path)] == [Unavailable("not a number"), 1]
 
 
 def test_sensors_are_bounded_and_volts_come_first(tmp_path: Path, write: Write) -> None:
@@ -137,7 +137,7 @@ def test_sensors_are_bounded_and_volts_come_first(tmp_path: Path, write: Write) 
     for chip in range(20):
         made = {f"{kind}{n}_input": n for kind in ("temp", "curr", "in") for n in range(1, 11)}
         write(f"class/hwmon/hwmon{chip}", name="vrm", **made)
-    read = found(sensors, tmp_path)
+    read = listed(sensors, tmp_path)
     assert len(read) == MAX_SENSORS
     assert {sensor.name.rstrip("0123456789") for sensor in read} == {"in"}
 
@@ -343,7 +343,7 @@ def test_a_root_without_anything_gives_reasons_and_no_error(tmp_path: Path) -> N
     assert result == Unavailable("no 0000:07:00.0 in sysfs")
     assert numa_node(result) == result
     assert rdma.nics(tmp_path / "none", [result]).names == []
-    assert found(sensors, tmp_path / "none") == []
+    assert listed(sensors, tmp_path / "none") == []
 
 
 @pytest.mark.parametrize("content", [None, "", "zero"])

@@ -232,7 +232,7 @@ async def test_a_run_leaves_its_gpus_and_none_starts_while_somebody_waits(
 ) -> None:
     stream = Stream(monkeypatch)
     await operator.begin(1, gpus=2)
-    held = await operator.until_held()
+    pod = await operator.until_held()
     labels = operator.cluster.get(NODES, "node-0")["metadata"]["labels"]
     stream.say(body(of_class(1)))
     await operator.after(RUN_SECONDS / 10)
@@ -241,7 +241,7 @@ async def test_a_run_leaves_its_gpus_and_none_starts_while_somebody_waits(
     assert "team/job" in last["message"]
     assert "readAt" not in operator.probe()
     assert operator.cluster.get(NODES, "node-0")["metadata"]["labels"] == labels
-    assert "deletionTimestamp" in operator.cluster.objects[PODS][held["metadata"]["name"]]["metadata"]
+    assert "deletionTimestamp" in operator.cluster.objects[PODS][pod["metadata"]["name"]]["metadata"]
     assert operator.sample("nodegauge_waiting_pods") == 1
     await operator.after(3600)
     assert operator.probe()["lastRun"]["number"] == 1, "no run starts while somebody waits"
