@@ -243,7 +243,7 @@ def test_versions_are_read_from_either_form() -> None:
 
 
 def test_rows_of_one_size_become_one_cell() -> None:
-    rows = [row(1048576, 100.0, us) for us in (52.0, 50.0, 57.0)]
+    rows = [row(1048576, 100.0, us) for us in (50.0, 52.0, 57.0)]
     nccl = result(log(*rows)).nccl
     [cell] = nccl.arms[0].cells
     assert (cell.us, cell.us_min, cell.us_max, cell.batches) == (52.0, 50.0, 57.0, 3)
