@@ -18,7 +18,7 @@ from testbed.hardware import plug
 from testbed.hardware.loads import following
 
 OTHERS = [version for version in archive.PYTHONS if version != f"3.{sys.version_info[1]}"]
-VARYING = ("_ms", "energy_mj", "seconds", "samples", "longest", "events.read")
+VARYING = ("_ms", "energy_mj", "seconds", "samples", "longest", "events.read", "clock_error_us")
 """How members end that differ between two runs of one program: times, and how many samples fit into one."""
 MACHINES = {"h100-sxm-8": "row-remap", "a100-mig-4": "", "vm-hidden-pci-8": ""}
 """Machines and what is broken there: NVLink and sensors, MIG, unreadable values."""
