@@ -30,9 +30,8 @@ KUBELET_PODS = Path("/var/lib/kubelet/pods")
 SLOW: Object = {"probes": {"health": {"window": "5s", "deadline": "3m"}}}
 """No trial with it waits for this deadline: a busy API server takes half a minute to come back."""
 UNFINISHED = {"probes": {"health": {"window": "15s", "deadline": "20s"}}}
-"""A window that has not passed when the trial stops the probe, even on a busy machine: a probe that has read
-everything when its deadline comes leaves a whole reading.  The deadline comes after container and Python have
-started: without a handler the first process of a container ignores SIGTERM."""
+"""The deadline comes after container and Python have started, even on a busy machine: without a handler the
+first process of a container ignores SIGTERM."""
 SLOT = "example.com/place"
 """An extended resource of which the node has one: the probe has it, and the urgent pod needs it."""
 TAKES = {SLOT: "1"}
@@ -48,11 +47,22 @@ USUAL: Object = {
 }
 
 
+def hang(cluster: Cluster) -> None:
+    """No run reads everything: it waits ten seconds for its first GPU before it gives up by itself."""
+    cluster.hardware.fault("hung-call", call="nvmlDeviceGetHandleByIndex_v2")
+
+
 def deadline(cluster: Cluster, pod: Object) -> None:
-    """Hold the probe still until the kubelet's SIGTERM waits for it; then it speaks its last words."""
+    """Hold the probe still until the kubelet's SIGTERM waits for it; then it speaks its last words.
+
+    Its window has passed by then: without the call that hangs it may write a whole reading."""
     probe = process(pod)
     os.kill(probe, signal.SIGSTOP)
     _let_speak(cluster, probe)
+
+
+def answer(cluster: Cluster) -> None:
+    cluster.hardware.heal("hung-call")
 
 
 def stubborn(cluster: Cluster, pod: Object) -> None:
@@ -220,7 +230,7 @@ class Failure:
 
 
 ALL = (
-    Failure("deadline exceeded", "unknown Terminated", UNFINISHED, deadline),
+    Failure("deadline exceeded", "unknown Terminated", UNFINISHED, deadline, answer, hang),
     Failure("SIGKILL after the grace", "unknown DeadlineExceeded", UNFINISHED, stubborn),
     # From the node's side, as on a shutdown: the handler writes the last words.
     Failure("SIGTERM", "unknown Terminated", SLOW, lambda _, pod: os.kill(process(pod), signal.SIGTERM)),
