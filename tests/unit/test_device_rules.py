@@ -84,7 +84,7 @@ class World:
         judged = self._judged(ended, declined)
         while step := next_step(make_snapshot(**self.known(), declined=declined, judged=judged)):
             if isinstance(step, self.refused):
-                declined |= {steps.key_of(step): "denied"}
+                declined |= {step.key: "denied"}
                 judged = self._judged(ended, declined)
                 continue
             self.log.append(step)

@@ -31,8 +31,8 @@ def written(refused: Callable[[steps.Step], bool]) -> tuple[NodeView, AReport, l
     log = []
     while step := next_step(make_snapshot(**known, declined=declined)):
         if refused(step):
-            assert steps.key_of(step) not in declined, "it was refused, and is made again at once"
-            declined |= {steps.key_of(step): "denied"}
+            assert step.key not in declined, "it was refused, and is made again at once"
+            declined |= {step.key: "denied"}
             continue
         log.append(type(step).__name__)
         match step:

@@ -59,7 +59,7 @@ class Judgement(Struct, frozen=True):
 
 
 def _label(context: Context, status: ReportStatus) -> str:
-    return status.probe[TOY].verdict.value if context.counts(TOY) else ""
+    return status.probe[TOY].verdict.value if TOY in context.counting else ""
 
 
 class ToyKind(ProbeKind):

@@ -18,21 +18,36 @@ TAINTS = "taints"
 """The piece of a patch that holds the taints."""
 
 
-class CreateReport(Struct, frozen=True):
+class Write(Struct, frozen=True):
+    """One write, or a look before one."""
+
+    @property
+    def key(self) -> Hashable:
+        """What tells a refused write from others that may still be made.  A pair is tried again later than
+        the rest (`reconcile.refused_pieces`)."""
+        return type(self)
+
+    @property
+    def keys(self) -> frozenset[Hashable]:
+        """What is refused with it."""
+        return frozenset({self.key})
+
+
+class CreateReport(Write, frozen=True):
     """Make the node's report, owned by the node."""
 
     node: NodeView
     """The owner."""
 
 
-class DeleteReport(Struct, frozen=True):
+class DeleteReport(Write, frozen=True):
     """Remove a report of an earlier node of this name, or one that no policy wants."""
 
     report: Report
     """The report, whose UID is the precondition."""
 
 
-class PatchReport(Struct, frozen=True):
+class PatchReport(Write, frozen=True):
     """Write the report's status, with its resourceVersion."""
 
     report: Report
@@ -50,7 +65,7 @@ class Judged(Struct, frozen=True):
     """The status that follows."""
 
 
-class PatchNode(Struct, frozen=True):
+class PatchNode(Write, frozen=True):
     """Write labels and taints of ours in one patch, with the node's resourceVersion."""
 
     node: NodeView
@@ -69,8 +84,18 @@ class PatchNode(Struct, frozen=True):
         """What it holds, as pieces."""
         return [*([] if self.taints is None else [TAINTS]), *self.labels]
 
+    @property
+    def key(self) -> Hashable:
+        return (PatchNode, self.piece) if self.piece else PatchNode
 
-class PutDeviceRule(Struct, frozen=True):
+    @property
+    def keys(self) -> frozenset[Hashable]:
+        """A patch of one piece is that piece as well."""
+        piece = self.parts if len(self.parts) == 1 else []
+        return frozenset({self.key, *((PatchNode, part) for part in piece)})
+
+
+class PutDeviceRule(Write, frozen=True):
     """Make a DeviceTaintRule, or bring it in line."""
 
     node: NodeView
@@ -83,14 +108,14 @@ class PutDeviceRule(Struct, frozen=True):
     """The run that it follows, if the report does not hold that yet."""
 
 
-class DeleteDeviceRule(Struct, frozen=True):
+class DeleteDeviceRule(Write, frozen=True):
     """Remove one of our DeviceTaintRules."""
 
     rule: DeviceRule
     """Whose UID is the precondition."""
 
 
-class SetCondition(Struct, frozen=True):
+class SetCondition(Write, frozen=True):
     """Write our condition."""
 
     node: NodeView
@@ -99,7 +124,7 @@ class SetCondition(Struct, frozen=True):
     """None removes it."""
 
 
-class PostEvent(Struct, frozen=True):
+class PostEvent(Write, frozen=True):
     """Post the event of a change, under a name that makes repeating harmless."""
 
     node: NodeView
@@ -108,7 +133,7 @@ class PostEvent(Struct, frozen=True):
     """The change, of which the name is made."""
 
 
-class CreatePod(Struct, frozen=True):
+class CreatePod(Write, frozen=True):
     """Start a run of a probe."""
 
     node: NodeView
@@ -121,7 +146,7 @@ class CreatePod(Struct, frozen=True):
     """The probe that it runs."""
 
 
-class DeletePod(Struct, frozen=True):
+class DeletePod(Write, frozen=True):
     """Remove a pod, with its UID as precondition."""
 
     pod: PodView
@@ -130,19 +155,19 @@ class DeletePod(Struct, frozen=True):
     """Seconds until it is killed; None for the pod's own."""
 
 
-class RefreshReport(Struct, frozen=True):
+class RefreshReport(Write, frozen=True):
     """Read the report again: a pod has a later run number than the report we know."""
 
     name: str
 
 
-class RefreshReading(Struct, frozen=True):
+class RefreshReading(Write, frozen=True):
     """Read the node's NodeReading again: a pod has ended, and its reading may not have arrived."""
 
     name: str
 
 
-class DeleteReading(Struct, frozen=True):
+class DeleteReading(Write, frozen=True):
     """Remove what the probes of a node wrote that is gone, or that no policy selects."""
 
     name: str
@@ -151,7 +176,7 @@ class DeleteReading(Struct, frozen=True):
     """UID of the NodeReading."""
 
 
-class WriteHistory(Struct, frozen=True):
+class WriteHistory(Write, frozen=True):
     """Merge into the node's NodeHistory what it lacks, or make it."""
 
     node: NodeView
@@ -164,6 +189,11 @@ class WriteHistory(Struct, frozen=True):
     """What it holds then."""
     record: NodeRecord | None = None
     """None leaves the record as it is."""
+
+    @property
+    def key(self) -> Hashable:
+        """A NodeHistory can wait."""
+        return HISTORY_KEY
 
 
 HISTORY_KEY: tuple[type, str] = (WriteHistory, "")
@@ -208,18 +238,3 @@ Step = (
 )
 FOLLOWING = SetCondition | CreatePod | DeletePod | WriteHistory
 """Writes that follow from a report which says what it should, and change nothing of what it should say."""
-
-
-def key_of(step: Step) -> Hashable:
-    """What tells a refused write from others that may still be made.  A pair is tried again later than the
-    rest (`reconcile.refused_pieces`): a NodeHistory can wait."""
-    if isinstance(step, WriteHistory):
-        return HISTORY_KEY
-    return (PatchNode, step.piece) if isinstance(step, PatchNode) and step.piece else type(step)
-
-
-def keys_of(step: Step) -> set[Hashable]:
-    """What is refused with a write: a patch of one piece is that piece as well."""
-    if isinstance(step, PatchNode) and len(parts := step.parts) == 1:
-        return {key_of(step), (PatchNode, parts[0])}
-    return {key_of(step)}

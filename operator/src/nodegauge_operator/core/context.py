@@ -417,15 +417,16 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         known = self.status.probe[probe]
         return known.read_epoch + self.stale_seconds_of(probe) if known.read_at else NEVER
 
-    def counts(self, probe: str) -> bool:
-        """Whether the last reading of this kind counts: it is not stale, and of this machine as it is now."""
-        read = bool(self.status.probe[probe].read_at) and probe not in self.stale
-        return read and self.kinds[probe].same_machine(self)
+    @cached_property
+    def counting(self) -> frozenset[str]:
+        """Kinds whose last reading counts: it is not stale, and of this machine as it is now."""
+        read = (known.name for known in self.readings if known.read_at and known.name not in self.stale)
+        return frozenset(probe for probe in read if self.kinds[probe].same_machine(self))
 
     @cached_property
     def standing(self) -> tuple[ProbeStatus, ...]:
         """What was read by other means and counts beside the health probe's reading, the worst first."""
-        others = [probe for probe in self.readings if probe.name != HEALTH and self.counts(probe.name)]
+        others = [probe for probe in self.readings if probe.name != HEALTH and probe.name in self.counting]
         judged = [probe for probe in others if probe.verdict in BEST_FIRST]
         return tuple(sorted(judged, key=lambda probe: -BEST_FIRST.index(probe.verdict)))
 

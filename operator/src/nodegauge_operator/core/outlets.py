@@ -29,7 +29,6 @@ from nodegauge_operator.core.actions import (
     SetCondition,
     Step,
     WriteHistory,
-    key_of,
 )
 from nodegauge_operator.core.context import Context, Snapshot
 from nodegauge_operator.core.model import ConditionView, NodeView, Taint
@@ -54,7 +53,7 @@ class Outlet(ABC):
     def next_write(self, context: Context, status: ReportStatus) -> Step | None:
         """The same, without what the API server has just refused."""
         step = self.difference(context, status)
-        return None if step is None or key_of(step) in context.declined else step
+        return None if step is None or step.key in context.declined else step
 
 
 class Marks(Outlet):
@@ -186,7 +185,7 @@ def refusals(context: Context) -> Iterator[Refusal]:
     declined, status = context.declined, context.status
     patch = MARKS.difference(context, status)
     for piece in _pieces(patch) if patch is not None else ():
-        if message := declined.get(key_of(piece)):
+        if message := declined.get(piece.key):
             taints = piece.taints is not None
             kind = names.Obstacle.TAINT if taints else names.Obstacle.LABEL
             yield Refusal(kind, "a change of taints" if taints else f"the label {piece.piece}", message)
@@ -209,7 +208,7 @@ def without_refused(snapshot: Snapshot, patch: PatchNode) -> PatchNode | None:
     """The patch; or, once it was refused as a whole, its next piece that was not."""
     if PatchNode not in snapshot.declined:
         return patch
-    return next((piece for piece in _pieces(patch) if key_of(piece) not in snapshot.declined), None)
+    return next((piece for piece in _pieces(patch) if piece.key not in snapshot.declined), None)
 
 
 def _pieces(patch: PatchNode) -> Iterator[PatchNode]:

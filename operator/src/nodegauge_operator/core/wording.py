@@ -76,7 +76,7 @@ def covered(context: Context, status: ReportStatus, *, most: int = MAX_COVERED) 
     others = [
         f"{PART}{context.kinds[probe.name].title}: {status.probe[probe.name].coverage}"
         for probe in context.readings
-        if probe.name != HEALTH and context.counts(probe.name) and status.probe[probe.name].coverage
+        if probe.name != HEALTH and probe.name in context.counting and status.probe[probe.name].coverage
     ]
     return f"{READ}{cut(''.join([line, *others]), most - len(READ) - 1)}." if line and known else ""
 
@@ -155,7 +155,7 @@ def _of_runs(context: Context, sentence: Callable[[Context, ProbeStatus], str]) 
 def _of_unread_node(context: Context) -> Iterator[str]:
     """What other readings that stand still say of a node that the health probe cannot read."""
     for probe in context.readings:
-        seen = context.kinds[probe.name].of_unread_node(context) if context.counts(probe.name) else None
+        seen = context.kinds[probe.name].of_unread_node(context) if probe.name in context.counting else None
         if seen is not None:
             yield f"{_codes_of(context, probe)} {seen}".rstrip()
 

@@ -187,13 +187,13 @@ class Reconciler:
                 if again or not _may_wait(step, error):
                     self._note_refused(name, step, error)
                     raise
-                key = actions.key_of(step)
+                key = step.key
                 refused = isinstance(error, Refused | Forbidden | WebhookFailed | NotFound)
                 if isinstance(key, tuple) and refused:
                     self._refused.add(name, key, str(error))
                 else:
                     self._note_declined(name, error)
-                declined = declined | dict.fromkeys(actions.keys_of(step), str(error) if refused else "")
+                declined = declined | dict.fromkeys(step.keys, str(error) if refused else "")
                 continue
             self.gaps.answered()
             decided = snapshot if isinstance(step, actions.FOLLOWING) else None

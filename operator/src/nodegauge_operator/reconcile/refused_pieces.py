@@ -17,7 +17,7 @@ class RefusedPieces:
         self._known: dict[str, tuple[float, dict[Hashable, str]]] = {}
 
     def messages_by_key(self, node: str) -> dict[Hashable, str]:
-        """By `actions.key_of`: the API server's message."""
+        """By `Write.key`: the API server's message."""
         until, pieces = self._known.get(node, (0.0, {}))
         if pieces and until <= self._monotonic():
             del self._known[node]

@@ -87,7 +87,7 @@ def _breaks_collectives(code: str) -> bool:
 
 def bandwidth_stands(context: Context) -> bool:
     """The last NCCL run stands, and no fault of what joins the GPUs is bad now or holds its gate."""
-    return context.counts(names.PROBE_NCCL) and not gates.has_fault_between_gpus(context.gates)
+    return names.PROBE_NCCL in context.counting and not gates.has_fault_between_gpus(context.gates)
 
 
 def _busbw(name: str, gbps: Callable[[BandwidthStatus], int | None]) -> Value:

@@ -26,7 +26,7 @@ MAX_WHY = 200
 
 def standing(context: Context) -> OffloadStatus:
     """What stands now."""
-    measured = context.status.load.offload if context.counts(names.PROBE_LOAD) else OffloadReading()
+    measured = context.status.load.offload if names.PROBE_LOAD in context.counting else OffloadReading()
     wanted = context.policy.spec.probes.load.nvme.path
     known = asdict(measured)
     if measured.nvme_path != wanted or not wanted:
@@ -72,7 +72,7 @@ def _unread(context: Context) -> str:
         return cut(f"the last load run gave no result: {why}", MAX_WHY)
     if not probe.read_at:
         return "no load run was made yet"
-    if not context.counts(names.PROBE_LOAD):
+    if names.PROBE_LOAD not in context.counting:
         return "the last load run is too old, or of other GPUs"
     return "the last load run did not measure it"
 
