@@ -21,6 +21,7 @@ from nodegauge_judge import Verdict
 from nodegauge_judge.peers import Fleet, Peers, no_fleet
 from nodegauge_operator import names
 from nodegauge_operator.api.clamped_times import without_future_times
+from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy, seconds
 from nodegauge_operator.api.report import (
@@ -31,7 +32,7 @@ from nodegauge_operator.api.report import (
     ReportStatus,
     unstamp,
 )
-from nodegauge_operator.core import device_gates, gates
+from nodegauge_operator.core import device_gates, faults, gates
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.actions import Judged, PutDeviceRule, WrittenHistory
 from nodegauge_operator.core.adoption import adopted
@@ -240,6 +241,16 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     def after(self, status: ReportStatus) -> Context:
         """The same node with another status; what was computed stays if nothing differs."""
         return self if status == self.status else replace(self, status=status)
+
+    @cached_property
+    def faults(self) -> list[Fault]:
+        """What is wrong with the node by its status."""
+        return faults.faults(self.status, policy=self.policy, node=self.node.name)
+
+    @cached_property
+    def faults_without_rules(self) -> list[Fault]:
+        """The same for a text that stays as it is when a DeviceTaintRule gets another name."""
+        return faults.faults(self.status, policy=self.policy)
 
     def unjudged_part(self, probe: str) -> PartView | None:
         """What this probe left of this very node, unless it was judged, or is one from before what was

@@ -76,7 +76,7 @@ def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = 
     after = replace(after, verdict=verdicts.overall(context, after))
     after = replace(after, desired=replace(after.desired, devices=_devices(context, after)))
     read = wording.covered(context, after, most=MAX_READ)
-    every, before_taints = _faults(context, after), after.desired.taints
+    every, before_taints = context.after(after).faults, after.desired.taints
     summary = wording.summary(context, after, every)
     after = replace(after, summary=summary, desired=_desired_node(context, after, every))
     if context.policy.spec.mode is not Mode.PAUSED:
@@ -84,7 +84,7 @@ def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = 
     if ended is not None:
         after = node_history.after_run(context, after)
     if after.desired.taints != before_taints:
-        every = _faults(context, after)
+        every = context.after(after).faults
     change = events.of_status(context, after, of_run=of_run, kind=kind, every=every)
     after = replace(
         after,
@@ -97,7 +97,7 @@ def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = 
     if fits.probes == after.probes:
         return fits
     # the condition only names findings that the report still holds, or it would change at the next look
-    return replace(fits, desired=_desired_node(context, fits, _faults(context, fits)))
+    return replace(fits, desired=_desired_node(context, fits, context.after(fits).faults))
 
 
 def of_first_result(
@@ -123,10 +123,6 @@ def of_first_result(
     run = Run(number=1, pod_uid="1", started_at=stamp(now))
     end = RunEnd(outcome=Outcome.READ, reason="Read", result=result)
     return decide(context, registry.EVERY[HEALTH], EndedRun(run=run, end=end))
-
-
-def _faults(context: Context, status: ReportStatus) -> list[Fault]:
-    return faults.faults(status, policy=context.policy, node=context.node.name)
 
 
 def _desired_node(context: Context, status: ReportStatus, every: list[Fault]) -> DesiredNode:

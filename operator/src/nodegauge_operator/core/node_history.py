@@ -26,7 +26,6 @@ from nodegauge_operator.api.report import SKEW_SECONDS, ReportStatus, stamp, uns
 from nodegauge_operator.core.actions import WriteHistory, WrittenHistory
 from nodegauge_operator.core.context import HEALTH, Context
 from nodegauge_operator.core.days import date_of, noted
-from nodegauge_operator.core.faults import faults
 from nodegauge_operator.core.probes.kind import share_of
 
 SPREAD_SECONDS = 6 * 3600.0
@@ -52,7 +51,7 @@ def next_write(context: Context, status: ReportStatus) -> WriteHistory | None:
     today = date_of(context.now)
     closed = frozenset(date for date in status.days if date < today)
     written = context.written or WrittenHistory(faults=status.recorded)
-    known = faults(status, policy=context.policy, node=context.node.name)
+    known = context.after(status).faults
     mark = _mark(known) or (NONE if written.faults else NEVER_ANY)
     changed = mark != written.faults
     due = context.now % 86_400.0 >= SPREAD_SECONDS * share_of(context.node.name)

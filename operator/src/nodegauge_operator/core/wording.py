@@ -12,7 +12,6 @@ from nodegauge_judge.coverage import PART, still_says
 from nodegauge_operator import names
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.override import Override
-from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import (
     DesiredNode,
     DesiredTaint,
@@ -42,14 +41,14 @@ def summary(context: Context, status: ReportStatus, every: Sequence[Fault]) -> s
     held_back = any(gate.state is GateState.HELD_BACK for gate in status.gates)
     if not held_back and status.verdict is context.raw_verdict:
         return text
-    of_gates = gates_sentence(status, every, policy=context.policy)
+    of_gates = gates_sentence(context, status, every)
     return f"{text} Gates: {of_gates}." if of_gates else text
 
 
 def condition_message(context: Context, status: ReportStatus, every: Sequence[Fault]) -> str:
     """The message of the condition GPUValidated; it changes only when findings or gates do, or less was read
     than it says: else every run would cost a write.  `every`: the faults that the status describes."""
-    of_gates = gates_sentence(status, every, policy=context.policy)
+    of_gates = gates_sentence(context, status, every)
 
     def brief(context: Context, probe: ProbeStatus) -> str:
         return _codes_of(context, probe, every)
@@ -81,19 +80,19 @@ def covered(context: Context, status: ReportStatus, *, most: int = MAX_COVERED) 
     return f"{READ}{cut(''.join([line, *others]), most - len(READ) - 1)}." if line and known else ""
 
 
-def gates_sentence(status: ReportStatus, every: Sequence[Fault], *, policy: Policy) -> str:
+def gates_sentence(context: Context, status: ReportStatus, every: Sequence[Fault]) -> str:
     """The gates of a node for its condition; it stays the same for as long as they do; empty for none."""
-    parts = []
+    parts, leave_runs = [], context.policy.spec.hysteresis.leave_runs
     if any(gate.on_devices for gate in status.gates):
-        every = faults.faults(status, policy=policy)  # which names no DeviceTaintRule
-    taints = {taint.value: taint for taint in gates.taints(status, policy=policy)}
+        every = context.after(status).faults_without_rules
+    taints = {taint.value: taint for taint in gates.taints(status, policy=context.policy)}
     states = {gate.code: gate for gate in status.gates}
     for fault in every if status.gates else ():
         where = f", {fault.where}" if fault.where else ""
         title = f"{fault.title}{where} [{fault.code}]"
         if fault.tainted and fault.cause in taints:
             gate = states[fault.code]
-            good = f", good runs {gate.good} of {policy.spec.hysteresis.leave_runs}" if gate.good else ""
+            good = f", good runs {gate.good} of {leave_runs}" if gate.good else ""
             origin = ", found without a report" if gate.message == gates.ADOPTED else ""
             parts.append(f"tainted {short(taints[fault.cause])} since {gate.since}{origin}{good}: {title}")
         elif fault.no_taint:
