@@ -19,7 +19,7 @@ from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy
 from nodegauge_operator.api.report import Outcome, ProbeStatus, Report, ReportStatus
 from nodegauge_operator.core import gates, wording
-from nodegauge_operator.core.faults import before, faults, supplies
+from nodegauge_operator.core.faults import faults, supplies
 
 READERS = (names.PROBE_HEALTH, names.PROBE_NCCL, names.PROBE_LOAD)
 """Kinds of probe of which every node should have a reading; the others are named if they have one."""
@@ -84,7 +84,7 @@ def explained(report: Report, policy: Policy | None, *, now: float) -> Explanati
     return Explanation(
         standing=standing_of(report, policy, now=now),
         condition=f"{desired.condition} ({desired.reason})" if desired.condition else "",
-        would_carry=[wording.short(taint) for taint in would],
+        would_carry=[taint.short for taint in would],
         nvswitch=board is not None and board.switched(gpus.count + len(gpus.missing)),
         interconnect=_interconnect(status),
         bandwidth=bandwidth(status, known),
@@ -101,7 +101,7 @@ def explained(report: Report, policy: Policy | None, *, now: float) -> Explanati
 
 def bandwidth(status: ReportStatus, known: Sequence[Fault]) -> str:
     """What NCCL measured, and that this was before the worst of the known faults; or why it cannot run."""
-    measured, old = status.bandwidth.message, before(status.probe[names.PROBE_NCCL].read_at, known)
+    measured, old = status.bandwidth.message, wording.before(status.probe[names.PROBE_NCCL], known)
     return (f"{old}: {measured}" if old else measured) if measured else status.bandwidth.detail
 
 

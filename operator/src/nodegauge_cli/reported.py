@@ -28,7 +28,7 @@ from nodegauge_operator.api.report import (
     ReportStatus,
     parse_report,
 )
-from nodegauge_operator.core import gates, wording
+from nodegauge_operator.core import gates
 from nodegauge_operator.core.reading_view import reading_view
 
 EVIDENCE_KIND = "NodeEvidence"
@@ -208,7 +208,7 @@ def judge_reported(
         summary=status.summary or "The operator has not judged this node.",
         kinds=kinds,
         gates=status.gates,
-        taints=[wording.short(taint) for taint in status.desired.taints],
+        taints=[taint.short for taint in status.desired.taints],
         coverage=parts + (f"; not judged: {'; '.join(missing)}" if missing else ""),
         findings=[finding for kind in kinds for finding in kind.findings],
     )

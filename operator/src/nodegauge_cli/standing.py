@@ -98,7 +98,7 @@ def standing_of(
     return Standing(
         node=report.name,
         health=UNREAD if unread and status.verdict is not Verdict.FAIL else status.verdict.value,
-        taints=[wording.short(taint) for taint in status.desired.taints],
+        taints=[taint.short for taint in status.desired.taints],
         causes=list(dict.fromkeys(gates.GATES[gate.code].cause.value for gate in known)),
         held_back=bool(waiting),
         held_by=no_slot(waiting[0], applied(policy, status)) if waiting else "",

@@ -113,7 +113,7 @@ def _carried(status: ReportStatus) -> _Carried:
         text = f"{text}. Not in force: {override.problem}" if text else f"Not in force: {override.problem}"
     return _Carried(
         labels={key.removeprefix(names.PREFIX): value for key, value in sorted(desired.labels.items())},
-        taints=[wording.short(taint) for taint in desired.taints],
+        taints=[taint.short for taint in desired.taints],
         condition=" ".join(filter(None, (desired.condition, desired.reason))),
         message=desired.message,
         override=text,

@@ -10,6 +10,7 @@ import re
 from msgspec import Struct
 
 from nodegauge_judge import GpuIdentity, Severity
+from nodegauge_operator.api.report import unstamp
 
 NOWHERE = ("", "node", "all GPUs")
 """Subjects that name no place on the node."""
@@ -61,6 +62,11 @@ class Fault(Struct, frozen=True, rename="camel", kw_only=True):
     """Why it sets no taint now; empty if it does."""
     lifts: str = ""
     """What ends the taint, the trial or the suspicion; empty for a finding without a gate."""
+
+    @property
+    def since_epoch(self) -> float:
+        """`since` in epoch seconds; 0.0 if it is unknown."""
+        return unstamp(self.since)
 
     @property
     def worst(self) -> str:

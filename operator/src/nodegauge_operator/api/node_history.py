@@ -16,10 +16,12 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from nodegauge_judge import GpuIdentity, Verdict
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.history import Transition
+from nodegauge_operator.api.report import BEST_FIRST, stamp
 from nodegauge_operator.api.tolerance import readable
 
 MAX_DAYS = 60
@@ -29,6 +31,8 @@ MAX_UNWRITTEN = 4
 weekend."""
 MAX_VALUE = 64
 """Characters of a version in a day's text."""
+LAST = ("all_reduce", "all_gather", "reduce_scatter", "tflops", "driver", "vbios", "kernel")
+LARGEST, LEAST = ("hottest", "of"), ("spare", "gpus")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _SPACE = re.compile(r"\s+")
 
@@ -208,3 +212,36 @@ def _printed(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.1f}".removesuffix(".0")
     return _SPACE.sub("_", str(value))[:MAX_VALUE]
+
+
+def noted(days: Mapping[str, str], figures: Day, *, now: float) -> dict[str, str]:
+    """A report's days with what a run measured at `now`; complete ones stay, the newest `MAX_UNWRITTEN`."""
+    today = date_of(now)
+    closed = sorted(date for date in days if date < today)[-MAX_UNWRITTEN:]
+    day = _folded(parse_day(days.get(today, "")), figures)
+    return {date: days[date] for date in closed} | {today: day_text(day)}
+
+
+def date_of(now: float) -> str:
+    """`2026-11-24`, UTC."""
+    return stamp(now)[:10]
+
+
+def _folded(before: Day, new: Day) -> Day:
+    """A day with one more run's figures."""
+    old, added = asdict(before), {key: value for key, value in asdict(new).items() if value not in (None, "")}
+    after = old | {key: added[key] for key in LAST if key in added}
+    for keys, choose in ((LARGEST, max), (LEAST, min)):
+        for key in keys:
+            values = [each[key] for each in (old, added) if each.get(key) is not None]
+            after[key] = choose(values, default=None)
+    if "throttled" in added:
+        after["throttled"] = (before.throttled or 0.0) + added["throttled"]
+    if new.verdict is not None:
+        after["verdict"] = max((before.verdict or new.verdict, new.verdict), key=_badness)
+    return Day(**after)
+
+
+def _badness(verdict: Verdict) -> int:
+    """The worse, the higher; one that says nothing comes last."""
+    return BEST_FIRST.index(verdict) if verdict in BEST_FIRST else -1

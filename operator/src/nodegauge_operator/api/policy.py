@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, Any
 
 import msgspec
@@ -186,15 +186,11 @@ class Taints(Struct, frozen=True, rename="camel", kw_only=True):
     keys: TaintKeys = TaintKeys()
     """Keys of the taints."""
 
-    def effect_of(self, cause: Cause) -> Effect:
-        """The effect of one cause."""
-        soft = Effect.NONE if self.effect is Effect.NONE else Effect.PREFER_NO_SCHEDULE
-        return self.causes.get(cause, soft if self.is_soft(cause) else self.effect)
-
-    def is_soft(self, cause: Cause) -> bool:
-        """Whether nobody asked for its effect: it steers new pods away, and makes no fault of missing
+    @property
+    def soft(self) -> frozenset[Cause]:
+        """Causes for whose effect nobody asked: it steers new pods away, and makes no fault of missing
         data."""
-        return cause is Cause.UNREADABLE and cause not in self.causes
+        return frozenset({Cause.UNREADABLE} - self.causes.keys())
 
 
 class Hysteresis(Struct, frozen=True, rename="camel", kw_only=True):
@@ -351,7 +347,7 @@ class PolicySpec(Struct, frozen=True, rename="camel", kw_only=True):
     """Settings of probe pods."""
 
 
-class Policy(Struct, frozen=True, kw_only=True):
+class Policy(Struct, frozen=True, kw_only=True, dict=True):
     """A policy in force: its identity and its spec."""
 
     name: str
@@ -376,6 +372,14 @@ class Policy(Struct, frozen=True, kw_only=True):
         """A resident container on each node brings the health readings."""
         health = self.spec.probes.health
         return health.enabled and health.mode is HealthMode.WATCH and not self.paused
+
+    @cached_property
+    def effects(self) -> dict[Cause, Effect]:
+        """The effect of each cause."""
+        asked = self.spec.taints
+        soft = Effect.NONE if asked.effect is Effect.NONE else Effect.PREFER_NO_SCHEDULE
+        every = {cause: soft if cause in asked.soft else asked.effect for cause in Cause}
+        return every | asked.causes
 
     @property
     def closes_new_nodes(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from nodegauge_judge import Finding, OpenEnum, Verdict
+from nodegauge_judge import Finding, OpenEnum, Severity, Verdict
 from nodegauge_judge.model import Versions
 from nodegauge_operator import names
 from nodegauge_operator.api.bandwidth_status import BandwidthStatus
@@ -39,6 +39,7 @@ _INSTALLATION = re.compile(r"[a-z0-9][-a-z0-9]*/[A-Za-z0-9][-A-Za-z0-9_.]*")
 """A namespace, and a value of the label app.kubernetes.io/instance."""
 SOME_TIMES = 1024
 """Times that are kept in both forms: one decision asks for each of its own many times."""
+BEST_FIRST = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
 MAX_NUMBER = 1_000_000_000
 """After this run the numbers of a probe's runs begin anew; somebody may have edited one."""
 
@@ -137,6 +138,11 @@ class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_on
     def read_epoch(self) -> float:
         """`read_at` in epoch seconds; 0.0 before the first."""
         return unstamp(self.read_at)
+
+    @property
+    def codes(self) -> frozenset[str]:
+        """Codes of what is wrong."""
+        return frozenset(finding.code for finding in self.findings if finding.severity is not Severity.INFO)
 
     @property
     def next_number(self) -> int:
@@ -314,6 +320,12 @@ class DesiredTaint(Struct, frozen=True, kw_only=True):
         """Which of `names.NODE_TAINTS` it is; empty for none."""
         return names.own_taint(self.key)
 
+    @property
+    def short(self) -> str:
+        """`throttled=thermal:NoSchedule`: as kubectl writes it, without our prefix."""
+        name = self.key.removeprefix(names.PREFIX)
+        return f"{name}={self.value}:{self.effect}" if self.value else f"{name}:{self.effect}"
+
 
 class DesiredNode(Struct, frozen=True, rename="camel", kw_only=True):
     """What the node should carry, and why.  Labels and taints are on the node a moment earlier."""
@@ -334,6 +346,14 @@ class DesiredNode(Struct, frozen=True, rename="camel", kw_only=True):
     """Label keys that another owner has set, left alone."""
     refusal: str = ""
     """Error of the API server if it refuses to write this to the node; empty once it is written."""
+
+    @property
+    def in_words(self) -> str:
+        """What the node carries of ours, for a sentence; empty for nothing."""
+        parts = [f"taint {taint.short}" for taint in self.taints]
+        parts += [f"label {key}={value}" for key, value in sorted(self.labels.items())]
+        parts += [f"condition {names.CONDITION}"] if self.condition else []
+        return ", ".join(parts)
 
 
 class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):

@@ -25,6 +25,7 @@ from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy, seconds
 from nodegauge_operator.api.report import (
+    BEST_FIRST,
     NEVER,
     GateStatus,
     ProbeStatus,
@@ -49,9 +50,6 @@ than a weekend's outage, and shorter than it takes until nobody remembers it."""
 MAX_GRACE = 86_400.0
 """Seconds after which another failed run ends the time to renew a reading: an operator that ends every few
 minutes would give it anew at each start.  Chosen by this project: longer than most outages."""
-BEST_FIRST = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
-
-
 HEALTH = names.PROBE_HEALTH
 """The kind of reading that every node has; all others stand beside it."""
 
@@ -472,6 +470,18 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
             ),
             device_slot=self.device_slots > 0 and not self.policy.paused,
         )
+
+    @cached_property
+    def has_fault(self) -> bool:
+        """Whether a gate was entered, with or without a slot or a taint."""
+        return gates.any_entered(self.gates)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """What the condition and the label `health` say: that of the last reading for a while longer than the
+        report, so that a call that is merely slow costs no write."""
+        unread = self.now >= self.unknown_at
+        return gates.verdict(self.status.gates, raw=self.raw_verdict, unreadable=unread, policy=self.policy)
 
     @cached_property
     def raw_verdict(self) -> Verdict:

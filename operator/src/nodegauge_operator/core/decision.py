@@ -19,7 +19,16 @@ from nodegauge_operator import names
 from nodegauge_operator.api.desired_device import DesiredDevice
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.policy import Mode, Policy, PolicySpec
-from nodegauge_operator.api.report import DesiredNode, GateState, Outcome, Report, ReportStatus, Run, stamp
+from nodegauge_operator.api.report import (
+    DesiredNode,
+    GateState,
+    GateStatus,
+    Outcome,
+    Report,
+    ReportStatus,
+    Run,
+    stamp,
+)
 from nodegauge_operator.core import (
     budget,
     device_gates,
@@ -28,8 +37,6 @@ from nodegauge_operator.core import (
     gates,
     node_history,
     transitions,
-    validation,
-    verdicts,
     wording,
 )
 from nodegauge_operator.core.context import HEALTH, Context, Snapshot
@@ -38,9 +45,11 @@ from nodegauge_operator.core.model import NodeView, ProbeDefaults
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes import registry
 from nodegauge_operator.core.probes.kind import EndedRun, Kind
-from nodegauge_operator.core.report_size import fitted
+from nodegauge_operator.core.report_size import cut, fitted
 from nodegauge_operator.names import Reason
 
+MAX_LATE = 400
+"""Bytes of the message of a node that has not passed in time."""
 MAX_READ = 80
 """Bytes of a transition's cause for what was read: the counts, and a GPU with a gap."""
 
@@ -60,7 +69,7 @@ def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = 
     for each in registry.EVERY.values():
         context = context.after(each.at_look(context))
     passed_at = context.status.passed_at or _passed_at(context)
-    by_time = validation.gates_by_time(context, passed=bool(passed_at))
+    by_time = _gates_by_time(context, passed=bool(passed_at))
     context = context.after(replace(context.status, gates=by_time))
     status = context.status
     after = replace(
@@ -73,7 +82,9 @@ def decide(context: Context, kind: Kind | None = None, ended: EndedRun | None = 
         raw_verdict=context.raw_verdict,
         override=context.override,
     )
-    after = replace(after, verdict=verdicts.overall(context, after))
+    raw, unread = context.raw_verdict, status.probe[HEALTH].unreadable is not None
+    verdict = gates.verdict(after.gates, raw=raw, unreadable=unread, policy=context.policy)
+    after = replace(after, verdict=verdict)
     after = replace(after, desired=replace(after.desired, devices=_devices(context, after)))
     read = wording.covered(context, after, most=MAX_READ)
     every, before_taints = context.after(after).faults, after.desired.taints
@@ -170,7 +181,7 @@ def _condition(context: Context, status: ReportStatus) -> tuple[str, str]:
     probe = status.probe[HEALTH]
     if probe.last_run is None and status.verdict is not Verdict.FAIL:
         return "", ""
-    match verdicts.on_node(context, status):
+    match context.after(status).verdict:
         case Verdict.PASS:
             return "True", Reason.VALIDATED
         case Verdict.WARN:
@@ -207,6 +218,44 @@ def _short_label(context: Context, klass: str) -> tuple[dict[str, str], list[str
     if value is None or key in node.managed_labels or settings.take_over:
         return {key: klass}, []
     return {}, [] if value == klass else [key]
+
+
+def _gates_by_time(context: Context, *, passed: bool) -> list[GateStatus]:
+    """The report's gates with that of a node that has not passed in time; `passed`: it has by now."""
+    known, policy = context.status.gates, context.policy
+    if policy.paused:
+        return known
+    others = [gate for gate in known if gate.code not in gates.BY_TIME]
+    if passed or not policy.spec.taints.validated_within:
+        return others
+    if len(others) < len(known) or context.node.leaving or context.now < context.validates_by:
+        return known
+    now = stamp(context.now)
+    return [
+        *known,
+        *(
+            GateStatus(
+                code=code,
+                state=GateState.HELD_BACK,
+                since=now,
+                entered_at=now,
+                fault_at=now,
+                subject="node",
+                message=_why_late(context),
+            )
+            for code in gates.BY_TIME
+        ),
+    ]
+
+
+def _why_late(context: Context) -> str:
+    """Since when the node is awaited, and how its last run ended; written once."""
+    within, last = context.policy.spec.taints.validated_within, context.status.probe[HEALTH].last_run
+    why = "No run has been made."
+    if last is not None:
+        read = last.outcome is Outcome.READ
+        why = context.status.probe[HEALTH].summary if read else f"{last.reason}: {last.message}"
+    return cut(f"No run has passed within {within} of the node's start. Last run: {why}", MAX_LATE)
 
 
 def _passed_at(context: Context) -> str:

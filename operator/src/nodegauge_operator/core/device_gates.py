@@ -126,7 +126,7 @@ def _of_single_gpus(
         for gate in gates
         if gate.state.entered and gate.gpus and gate.code in GATES
         if GATES[gate.code].cause in OF_A_GPU
-        if policy.spec.taints.effect_of(GATES[gate.code].cause) is Effect.NO_SCHEDULE
+        if policy.effects[GATES[gate.code].cause] is Effect.NO_SCHEDULE
         if all(devices_of(uuid, gpus=gpus, devices=node.devices) is not None for uuid in gate.gpus)
     ]
     bad = {uuid for gate in chosen for uuid in gate.gpus}

@@ -67,7 +67,7 @@ def of_run(before: ReportStatus, after: ReportStatus, *, kind: Kind) -> Change |
         return None
     else:
         text = new.summary + kind.event_suffix(before, after)
-        if not old.read_at or old.verdict is not new.verdict or wording.codes(old) != wording.codes(new):
+        if not old.read_at or old.verdict is not new.verdict or old.codes != new.codes:
             reason, event_type = _reason_of(new.verdict)
         elif before.interconnect.as_reported != after.interconnect.as_reported:
             reason, event_type = Reason.INTERCONNECT_CHANGED, "Warning"
@@ -167,13 +167,14 @@ def _of_gates(
         {taint.own: taint for taint in status.desired.taints if taint.own in names.TAINTS_OF_FAULTS}
         for status in (before, after)
     )
-    changes, by_code = [], {fault.code: fault for fault in every}
+    changes: list[tuple[Reason, str, Fault | None]] = []
+    by_code = {fault.code: fault for fault in every}
     for key, taint in new.items():
         if old.get(key) != taint:
-            gate = gates.tainting(after, gates.KIND_OF_TAINT[key], policy=policy)
-            assert gate is not None, "a gate asks for this taint"
-            runs = f" after {gate.bad} bad run{'s' if gate.bad > 1 else ''}" if gate.bad else ""
-            changes.append((Reason.TAINTED, f"tainted {wording.short(taint)}{runs}", by_code.get(gate.code)))
+            fault = next(fault for fault in every if fault.tainted and fault.cause == taint.value)
+            bad = next(gate.bad for gate in after.gates if gate.code == fault.code)
+            runs = f" after {bad} bad run{'s' if bad > 1 else ''}" if bad else ""
+            changes.append((Reason.TAINTED, f"tainted {taint.short}{runs}", fault))
     changes += [(*_lifted(taint, before, after), None) for key, taint in old.items() if key not in new]
     of_devices = _of_devices(before, after, node=node)
     changes += [(reason, text, by_code.get(code)) for reason, text, code in of_devices]
@@ -249,7 +250,7 @@ def _lifted(taint: DesiredTaint, before: ReportStatus, after: ReportStatus) -> t
     reason = Reason.TAINT_LIFTED
     if GateState.PROBATION in states:
         reason, why = Reason.ON_PROBATION, "on trial: one bad run under load brings it back at once"
-        return reason, f"{wording.short(taint)} lifted {why}"
+        return reason, f"{taint.short} lifted {why}"
     if GateState.GATED in states:
         healthy = after.override is not None and after.override.healthy
         why = "the node is taken as healthy" if healthy else "the policy no longer asks for this taint"
@@ -259,7 +260,7 @@ def _lifted(taint: DesiredTaint, before: ReportStatus, after: ReportStatus) -> t
         why = "this version does not know the finding"
     else:
         why = "enough good runs in a row"
-    return reason, f"{wording.short(taint)} lifted: {why}"
+    return reason, f"{taint.short} lifted: {why}"
 
 
 def _of_grading(before: ReportStatus, after: ReportStatus, *, context: Context) -> Change | None:
@@ -267,12 +268,12 @@ def _of_grading(before: ReportStatus, after: ReportStatus, *, context: Context) 
     for kind in context.kinds.values():
         old, new = before.probe[kind.name], after.probe[kind.name]
         same_run = old.read_at != "" and old.last_run == new.last_run
-        if not same_run or (old.verdict is new.verdict and wording.codes(old) == wording.codes(new)):
+        if not same_run or (old.verdict is new.verdict and old.codes == new.codes):
             continue
         reason, event_type = _reason_of(new.verdict)
         text = f"the same run, graded with other expectations or thresholds: {new.summary}"
         return Change(
-            run=names.digest(f"{new.read_at}/{new.verdict}/{sorted(wording.codes(new))}"),
+            run=names.digest(f"{new.read_at}/{new.verdict}/{sorted(new.codes)}"),
             type=event_type,
             reason=reason,
             message=bounded(f"{kind.title}: {text}"),
@@ -312,8 +313,8 @@ def _of_labels(before: ReportStatus, after: ReportStatus, *, context: Context) -
 
 def _of_mode(before: ReportStatus, after: ReportStatus, *, context: Context) -> Change | None:
     """Mode Observe takes everything off the node."""
-    carried = wording.carried(before.desired)
-    if context.policy.spec.mode is not Mode.OBSERVE or not carried or wording.carried(after.desired):
+    carried = before.desired.in_words
+    if context.policy.spec.mode is not Mode.OBSERVE or not carried or after.desired.in_words:
         return None
     return Change(
         run=names.digest(f"{context.policy.name}/{context.policy.generation}/{carried}"),
@@ -325,7 +326,7 @@ def _of_mode(before: ReportStatus, after: ReportStatus, *, context: Context) -> 
 
 def of_release(report: Report, *, now: float) -> Change | None:
     """The event of a node that no policy selects any more, once everything of ours is off it."""
-    carried, policy = wording.carried(report.status.desired), report.status.policy
+    carried, policy = report.status.desired.in_words, report.status.policy
     if not carried:
         return None
     return Change(

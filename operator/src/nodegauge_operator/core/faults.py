@@ -20,7 +20,7 @@ from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Effect, Mode, Policy
-from nodegauge_operator.api.report import NEVER, GateState, GateStatus, ReportStatus, stamp, unstamp
+from nodegauge_operator.api.report import NEVER, GateState, GateStatus, ReportStatus, stamp
 from nodegauge_operator.core import device_rule, gates, hysteresis
 from nodegauge_operator.core.hysteresis import GateRule
 from nodegauge_operator.core.report_size import cut
@@ -37,16 +37,16 @@ _OF_GPU = re.compile(r"GPU \d+( \([^)]*\))?")
 def sentence(fault: Fault, most: int) -> str:
     """Place, what was measured, since when, and the next step, in at most so many bytes.  What was measured
     is cut first."""
-    location = f"{fault.where}: " if fault.where else ""
-    return cut(location + detail(fault, most - len(location.encode())), most)
+    return detail(fault, most, lead=f"{fault.where}: " if fault.where else "")
 
 
-def detail(fault: Fault, most: int) -> str:
-    """The same without the place."""
+def detail(fault: Fault, most: int, *, lead: str = "") -> str:
+    """The same without the place, or after this text."""
     since = f" Since {fault.since}." if fault.since else ""
     tail = f"{since}{NEXT}{fault.next_step}" if fault.next_step else since
     text = fault.measured or f"{fault.title[0].upper()}{fault.title[1:]}."
-    return cut(f"{cut(text, max(MIN_MEASURED, most - len(tail.encode())))}{tail}", most)
+    space = most - len(lead.encode()) - len(tail.encode())
+    return cut(f"{lead}{cut(text, max(MIN_MEASURED, space))}{tail}", most)
 
 
 def faults(status: ReportStatus, *, policy: Policy, node: str = "") -> list[Fault]:
@@ -69,13 +69,6 @@ def faults(status: ReportStatus, *, policy: Policy, node: str = "") -> list[Faul
 def cause(every: Sequence[Fault]) -> str:
     """The worst fault in a word: the value of its taint, or its code if it never sets one; empty for none."""
     return (every[0].cause or every[0].code) if every else ""
-
-
-def before(read_at: str, every: Sequence[Fault]) -> str:
-    """`read at TIME, before the fault` for a reading that is older than the worst fault: what it found may no
-    longer be so.  Empty for one that is not, or where either time is unknown."""
-    since = unstamp(every[0].since) if every else 0.0
-    return f"read at {read_at}, before the fault" if 0.0 < unstamp(read_at) < since else ""
 
 
 def supplies(status: ReportStatus, every: Sequence[Fault]) -> str:

@@ -24,6 +24,7 @@ from nodegauge_judge import (
     Judgement,
     Load,
     Severity,
+    Verdict,
 )
 from nodegauge_judge.rule import Rule
 from nodegauge_operator import names
@@ -258,6 +259,21 @@ def any_entered(gates: Iterable[GateStatus]) -> bool:
     return any(gate.state.entered and gate.code in GATES for gate in gates)
 
 
+def verdict(gates: Collection[GateStatus], *, raw: Verdict, unreadable: bool, policy: Policy) -> Verdict:
+    """What readings and gates of a node say together: `fail` while a taint for a fault stands or waits for a
+    slot (in mode Observe: would stand), at worst `warn` for any other fault.
+
+    `raw`: what the last runs say; `unreadable`: whether the node's probe fails for a reason of its own, which
+    makes the node unknown.  `fail` has a taint's hysteresis and outlasts that.  A fault that is not
+    confirmed, that an incident holds back or that is to set no taint is a warning.
+    """
+    if confirmed(gates, policy=policy):
+        return Verdict.FAIL
+    if unreadable:
+        return Verdict.UNKNOWN
+    return Verdict.WARN if raw is Verdict.FAIL or (raw is Verdict.PASS and any_entered(gates)) else raw
+
+
 def confirmed(gates: Iterable[GateStatus], *, policy: Policy) -> bool:
     """Whether a fault is gated for which the policy has an effect: in mode Enforce its taint stands, or waits
     for a slot; in mode Observe it would.  What an incident holds back waits for another bad run, and missing
@@ -301,7 +317,7 @@ def needs_load(gate: GateStatus) -> bool:
 
 def is_soft(gate: GateStatus, *, policy: Policy) -> bool:
     """Whether it is the gate of missing data, and the policy did not ask for its taint."""
-    return gate.code in GATES and policy.spec.taints.is_soft(GATES[gate.code].cause)
+    return gate.code in GATES and GATES[gate.code].cause in policy.spec.taints.soft
 
 
 def taints(status: ReportStatus, *, policy: Policy) -> list[DesiredTaint]:
@@ -314,7 +330,7 @@ def taints(status: ReportStatus, *, policy: Policy) -> list[DesiredTaint]:
         gate = tainting(status, kind, policy=policy)
         if gate is not None:
             cause = GATES[gate.code].cause
-            effect = policy.spec.taints.effect_of(cause)
+            effect = policy.effects[cause]
             wanted.append(DesiredTaint(key=keys.key_of(key), value=cause.value, effect=effect.value))
     closing = policy.closes_new_nodes or (policy.spec.mode is Mode.ENFORCE and _was_closed(status))
     if closing and not status.passed_at and not replaces_unvalidated(status, wanted):
@@ -397,7 +413,7 @@ def _sets_taint(gate: GateStatus, policy: Policy) -> bool:
 
 
 def _has_effect(gate: Gate, policy: Policy) -> bool:
-    return policy.spec.taints.effect_of(gate.cause) is not Effect.NONE
+    return policy.effects[gate.cause] is not Effect.NONE
 
 
 def _with_slot(gate: GateStatus, *, needed: bool, slot: bool, now: float) -> GateStatus:

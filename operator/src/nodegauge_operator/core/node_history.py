@@ -21,11 +21,12 @@ from nodegauge_operator.api.node_history import (
     NodeHistory,
     NodeRecord,
     XidSeen,
+    date_of,
+    noted,
 )
 from nodegauge_operator.api.report import SKEW_SECONDS, ReportStatus, stamp, unstamp
 from nodegauge_operator.core.actions import WriteHistory, WrittenHistory
 from nodegauge_operator.core.context import HEALTH, Context
-from nodegauge_operator.core.days import date_of, noted
 from nodegauge_operator.core.probes.kind import share_of
 
 SPREAD_SECONDS = 6 * 3600.0
@@ -46,7 +47,7 @@ def after_run(context: Context, status: ReportStatus) -> ReportStatus:
     return replace(status, days=left, recorded=written.faults)
 
 
-def next_write(context: Context, status: ReportStatus) -> WriteHistory | None:
+def due_write(context: Context, status: ReportStatus) -> WriteHistory | None:
     """The write after which the NodeHistory holds what it should; None if it does."""
     today = date_of(context.now)
     closed = frozenset(date for date in status.days if date < today)

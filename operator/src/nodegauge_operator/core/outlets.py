@@ -147,7 +147,7 @@ class History(Outlet):
     writes = WriteHistory
 
     def difference(self, context: Context, status: ReportStatus) -> WriteHistory | None:
-        return node_history.next_write(context, status)
+        return node_history.due_write(context, status)
 
 
 MARKS = Marks()

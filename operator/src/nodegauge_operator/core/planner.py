@@ -38,6 +38,7 @@ from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.actions import (
     CreatePod,
     CreateReport,
+    DeleteDeviceRule,
     DeletePod,
     DeleteReading,
     DeleteReport,
@@ -60,7 +61,6 @@ from nodegauge_operator.core.outlets import (
     LASTING,
     MARKS,
     event,
-    first_old,
     keeps_taint,
     lasting_writes,
     removal,
@@ -81,8 +81,8 @@ def next_step(snapshot: Snapshot) -> Step | None:
     if snapshot.node is None:
         if snapshot.reading is not None:
             return DeleteReading(snapshot.reading.name, snapshot.reading.uid)
-        if old := first_old(snapshot):
-            return old
+        if snapshot.rules:
+            return DeleteDeviceRule(snapshot.rules[0])
         return _delete_next(snapshot.pods, now=snapshot.now, limits=Limits())
     context = snapshot.context
     if context is None:
@@ -149,11 +149,11 @@ def _release(snapshot: Snapshot, node: NodeView) -> Step | None:
     """The next write for a node that no policy selects."""
     if snapshot.unselected is Unselected.FREEZE:
         return None
+    report, own, tainted = snapshot.report, snapshot.own_report, keeps_taint(snapshot, node)
     step = removal(snapshot, node) or _delete_next(snapshot.pods, now=snapshot.now, limits=Limits())
-    report, own = snapshot.report, snapshot.own_report
     if step or report is None:
         return step
-    if own is not None and keeps_taint(snapshot, node):
+    if own is not None and tainted:
         return None  # the API server refuses to let a taint go: its evidence stays
     if snapshot.reading is not None:
         return DeleteReading(snapshot.reading.name, snapshot.reading.uid)

@@ -72,15 +72,15 @@ def gates_after(
 ) -> list[GateStatus]:
     """The gates after a health run that read nothing; `after`: the status with what it says of the node;
     `findings`: why its result could not be judged."""
-    taints, failed = context.policy.spec.taints, _symptom(end, findings)
-    asked = taints.effect_of(Cause.UNREADABLE) is not Effect.NONE
-    if taints.is_soft(Cause.UNREADABLE):
+    policy, failed = context.policy, _symptom(end, findings)
+    asked = policy.effects[Cause.UNREADABLE] is not Effect.NONE
+    if Cause.UNREADABLE in policy.spec.taints.soft:
         asked = asked and failed in SOFT
     if not (failed and asked and context.may_run):
         return context.status.gates
     if not (_peers_were_read(context) or _answered_before(context, after.probe[HEALTH].unreadable)):
         return context.status.gates
-    numbers = context.policy.spec.hysteresis
+    numbers = policy.spec.hysteresis
     return gates.after_failure(
         context.status.gates, symptom=failed, message=end.message, policy=numbers, now=context.now
     )

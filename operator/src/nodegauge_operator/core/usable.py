@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import GateStatus, ReportStatus, whole
+from nodegauge_operator.api.report import BEST_FIRST, GateStatus, ReportStatus, whole
 from nodegauge_operator.core import device_gates
-from nodegauge_operator.core.context import BEST_FIRST, HEALTH
+from nodegauge_operator.core.context import HEALTH
 from nodegauge_operator.core.gates import FIRST_IN_LINE, GATES
 from nodegauge_operator.core.gpu_eligibility import COUNT, PRODUCT, divided_by_labels
 from nodegauge_operator.core.model import NodeView

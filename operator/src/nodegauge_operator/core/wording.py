@@ -9,19 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 from nodegauge_judge import Severity, Verdict
 from nodegauge_judge.coverage import PART, still_says
-from nodegauge_operator import names
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.report import (
-    DesiredNode,
-    DesiredTaint,
     GateState,
     Outcome,
     ProbeStatus,
     ReportStatus,
     Unreadable,
 )
-from nodegauge_operator.core import faults, gates
+from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import HEALTH, Context
 from nodegauge_operator.core.report_size import cut
 
@@ -94,29 +91,17 @@ def gates_sentence(context: Context, status: ReportStatus, every: Sequence[Fault
             gate = states[fault.code]
             good = f", good runs {gate.good} of {leave_runs}" if gate.good else ""
             origin = ", found without a report" if gate.message == gates.ADOPTED else ""
-            parts.append(f"tainted {short(taints[fault.cause])} since {gate.since}{origin}{good}: {title}")
+            parts.append(f"tainted {taints[fault.cause].short} since {gate.since}{origin}{good}: {title}")
         elif fault.no_taint:
             parts.append(f"{fault.taint} {fault.no_taint}: {title}")
     return "; ".join(parts)
 
 
-def carried(desired: DesiredNode) -> str:
-    """What a node carries of ours, for a sentence; empty for nothing."""
-    parts = [f"taint {short(taint)}" for taint in desired.taints]
-    parts += [f"label {key}={value}" for key, value in sorted(desired.labels.items())]
-    parts += [f"condition {names.CONDITION}"] if desired.condition else []
-    return ", ".join(parts)
-
-
-def codes(probe: ProbeStatus) -> frozenset[str]:
-    """Codes of what is wrong."""
-    return frozenset(f.code for f in probe.findings if f.severity is not Severity.INFO)
-
-
-def short(taint: DesiredTaint) -> str:
-    """`throttled=thermal:NoSchedule`: as kubectl writes it, without our prefix."""
-    name = taint.key.removeprefix(names.PREFIX)
-    return f"{name}={taint.value}:{taint.effect}" if taint.value else f"{name}:{taint.effect}"
+def before(probe: ProbeStatus, every: Sequence[Fault]) -> str:
+    """`read at TIME, before the fault` for a reading that is older than the worst fault: what it found may no
+    longer be so.  Empty for one that is not, or where either time is unknown."""
+    since = every[0].since_epoch if every else 0.0
+    return f"read at {probe.read_at}, before the fault" if 0.0 < probe.read_epoch < since else ""
 
 
 def _summary_of(context: Context, probe: ProbeStatus) -> str:
@@ -127,27 +112,27 @@ def _summary_of(context: Context, probe: ProbeStatus) -> str:
 def _codes_of(context: Context, probe: ProbeStatus, every: Sequence[Fault] = ()) -> str:
     """A run that stands, for the condition; it only changes when its findings do, or a fault is newer."""
     codes = dict.fromkeys(f.code for f in probe.findings if f.severity is not Severity.INFO)
-    notes = [note for note in (", ".join(codes), faults.before(probe.read_at, every)) if note]
+    notes = [note for note in (", ".join(codes), before(probe, every)) if note]
     listed = f" ({'; '.join(notes)})" if notes else ""
     return f"{context.kinds[probe.name].title}: {probe.verdict.value}{listed}."
 
 
-def _of_runs(context: Context, sentence: Callable[[Context, ProbeStatus], str]) -> str:
-    """What the last runs found, the worst probe first; `sentence`: about a run that stands beside health."""
+def _of_runs(context: Context, of_run: Callable[[Context, ProbeStatus], str]) -> str:
+    """What the last runs found, the worst probe first; `of_run`: about one that stands beside health."""
     status, raw = context.status, context.raw_verdict
     health = status.probe[HEALTH]
     if not context.is_known or context.now >= context.unknown_at:
         return " ".join(text for text in (_unread(health), *_of_unread_node(context)) if text)
-    if raw is not Verdict.FAIL and gates.any_entered(context.gates):
+    if raw is not Verdict.FAIL and context.has_fault:
         return f"Not cleared yet; last verdict {raw.value}."
-    measured = [sentence(context, probe) for probe in context.standing]
+    measured = [of_run(context, probe) for probe in context.standing]
     if raw is health.verdict:
         text = " ".join([health.summary, *measured])
     else:
         passed = health.verdict is Verdict.PASS
         of_health = "The health probe found no fault." if passed else f"Health probe: {health.summary}"
         text = " ".join([*measured, of_health])
-    unconfirmed = raw is Verdict.FAIL and not gates.any_entered(context.gates)
+    unconfirmed = raw is Verdict.FAIL and not context.has_fault
     return f"Not confirmed: {text}" if unconfirmed else text
 
 

@@ -20,7 +20,7 @@ from nodegauge_judge.case import number
 from nodegauge_judge.chassis.judge import CHASSIS_RULES, ChassisJudgement, judge_chassis
 from nodegauge_judge.coverage import still_says
 from nodegauge_operator import names
-from nodegauge_operator.api.node_history import Day
+from nodegauge_operator.api.node_history import Day, noted
 from nodegauge_operator.api.report import (
     SKEW_SECONDS,
     Outcome,
@@ -32,7 +32,6 @@ from nodegauge_operator.api.report import (
 )
 from nodegauge_operator.core import gates, probe_status
 from nodegauge_operator.core.context import Context
-from nodegauge_operator.core.days import noted
 from nodegauge_operator.core.label import Label
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probe_status import Reading

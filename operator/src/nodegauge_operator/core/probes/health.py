@@ -17,7 +17,7 @@ from nodegauge_judge.rule import NEXT
 from nodegauge_judge.rules import HEALTH_RULES
 from nodegauge_operator import names
 from nodegauge_operator.api.gpus_status import GpusStatus
-from nodegauge_operator.api.node_history import Day
+from nodegauge_operator.api.node_history import Day, noted
 from nodegauge_operator.api.policy import Policy, Until, seconds
 from nodegauge_operator.api.report import (
     NEVER,
@@ -31,7 +31,6 @@ from nodegauge_operator.api.report import (
 )
 from nodegauge_operator.core import gates, probe_status, unreadable
 from nodegauge_operator.core.context import Context
-from nodegauge_operator.core.days import noted
 from nodegauge_operator.core.driver_access import DriverAccess, gap
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd

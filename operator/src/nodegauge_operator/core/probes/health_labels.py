@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import ReportStatus, whole
-from nodegauge_operator.core import gates, verdicts
-from nodegauge_operator.core.context import BEST_FIRST, HEALTH, Context
+from nodegauge_operator.api.report import BEST_FIRST, ReportStatus, whole
+from nodegauge_operator.core import gates
+from nodegauge_operator.core.context import HEALTH, Context
 from nodegauge_operator.core.driver_access import DriverAccess
 from nodegauge_operator.core.label import Label, interconnect_stands
 
@@ -37,7 +37,7 @@ def _nvlink_gbps(context: Context, status: ReportStatus) -> str:
 
 def _health(context: Context, status: ReportStatus) -> str:
     """Only `fail` outlives its reading, as its taint does."""
-    verdict = verdicts.on_node(context, status)
+    verdict = context.after(status).verdict
     counts = verdict is Verdict.FAIL or (verdict in BEST_FIRST and _read(context, status))
     return verdict.value if counts else ""
 

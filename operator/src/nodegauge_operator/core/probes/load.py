@@ -15,12 +15,11 @@ from nodegauge_judge.loadtest_rules.offload import OffloadReading
 from nodegauge_judge.peers import no_peers
 from nodegauge_operator import names
 from nodegauge_operator.api.load_status import LoadStatus
-from nodegauge_operator.api.node_history import Day
+from nodegauge_operator.api.node_history import Day, noted
 from nodegauge_operator.api.policy import Policy, seconds
 from nodegauge_operator.api.report import NEVER, ReportStatus, stamp, unstamp
 from nodegauge_operator.core import gates, gpu_eligibility, probe_status
 from nodegauge_operator.core.context import Context
-from nodegauge_operator.core.days import noted
 from nodegauge_operator.core.probe_status import Reading
 from nodegauge_operator.core.probes import kind, offload, whole_node
 from nodegauge_operator.core.probes.kind import EndedRun

@@ -16,12 +16,11 @@ from nodegauge_judge.nccl.judge import NCCL_RULES, judge_nccl
 from nodegauge_judge.nccl.measurement import Agreement, NcclJudgement
 from nodegauge_judge.peers import no_peers
 from nodegauge_operator import names
-from nodegauge_operator.api.node_history import Day
+from nodegauge_operator.api.node_history import Day, noted
 from nodegauge_operator.api.policy import Policy, seconds
 from nodegauge_operator.api.report import NEVER, ProbeStatus, ReportStatus
 from nodegauge_operator.core import gates, gpu_eligibility, probe_status
 from nodegauge_operator.core.context import Context
-from nodegauge_operator.core.days import noted
 from nodegauge_operator.core.probes import kind, nccl_status, node_class, whole_node
 from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.whole_node import WholeNodeKind, runs_in_vain, unreadable
