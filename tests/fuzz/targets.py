@@ -25,7 +25,8 @@ from nodegauge_contract import ArmName, ContractError, Result, decode, encode
 from nodegauge_contract import text as lines_of
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, PolicyInvalid, parse
-from nodegauge_operator.api.report import Outcome, parse_report, stamp
+from nodegauge_operator.api.report import Outcome, parse_report
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core import actions
 from nodegauge_operator.core.model import chassis_view
 from nodegauge_operator.core.planner import next_step

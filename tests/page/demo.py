@@ -24,7 +24,7 @@ from nodegauge_cli.page.html import page
 from nodegauge_cli.page.model import FleetData, NodeData
 from nodegauge_contract import LinkErrors, Power, Result, Span, Window, text
 from nodegauge_operator import names
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from support import feed_windows, nccl_results
 from support.objects import AReport, make_node, make_report, read
 from support.validated import judged

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.kube import admission
 from nodegauge_operator.kube.leases import PATH as LEASES
 from support import schema

@@ -6,7 +6,8 @@ from msgspec.structs import replace
 
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Budget
-from nodegauge_operator.api.report import DesiredNode, DesiredTaint, GateState, GateStatus, Report, stamp
+from nodegauge_operator.api.report import DesiredNode, DesiredTaint, GateState, GateStatus, Report
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core import budget
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.gate_budget import GateBudget

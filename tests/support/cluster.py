@@ -8,7 +8,7 @@ import support.nccl_results as nccl
 import support.results as made
 from nodegauge_contract import NcclResult, Result
 from nodegauge_operator import names
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core import reading_admission
 from nodegauge_operator.core.model import pod_view
 from support import api_server

@@ -11,8 +11,9 @@ from nodegauge_contract import Result, columns
 from nodegauge_contract.document import _lines
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Labels, Mode, Policy, PolicySpec
-from nodegauge_operator.api.report import DesiredNode, Outcome, Report, Run, stamp
+from nodegauge_operator.api.report import DesiredNode, Outcome, Report, Run
 from nodegauge_operator.api.selector import Selector
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core import decision
 from nodegauge_operator.core.actions import RefreshReading
 from nodegauge_operator.core.context import Context, Snapshot, run_id

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Probe
 from nodegauge_operator import names
-from nodegauge_operator.api.report import NEVER, Outcome, Report, ReportStatus, Run
+from nodegauge_operator.api.report import Outcome, Report, ReportStatus, Run
+from nodegauge_operator.api.times import NEVER
 from nodegauge_operator.core import actions, decision, gates
 from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.gpu_eligibility import SEEN_BY_THE_PROBE

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Result, text
 from nodegauge_operator import names
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from support.api_server import DAEMONSETS, PODS, Body
 from support.cluster import FakeCluster
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from nodegauge_contract import Result, XidCount
 from nodegauge_operator import names
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from support.api_server import PODS, REPORTS, Body
 from support.cluster import FakeCluster
 from support.judging import saying

@@ -11,7 +11,8 @@ from nodegauge_cli.__main__ import main
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.offload_status import OffloadStatus
-from nodegauge_operator.api.report import Report, stamp
+from nodegauge_operator.api.report import Report
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.kube.errors import Forbidden
 from support.judge_command import flat

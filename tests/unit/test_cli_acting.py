@@ -17,7 +17,7 @@ from nodegauge_cli.__main__ import PLUGIN, main, start
 from nodegauge_contract import LinkErrors, Result, Unavailable
 from nodegauge_contract.gpu import Temperature
 from nodegauge_operator.api.node_history import Day, day_text
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.kube import client, errors
 from nodegauge_operator.kube.errors import Forbidden
 from support.api_server import HISTORIES, NODES, POLICIES, REPORTS

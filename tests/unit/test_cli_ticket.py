@@ -25,7 +25,7 @@ from nodegauge_operator.api.bandwidth_status import BandwidthStatus
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.history import Transition
 from nodegauge_operator.api.node_history import HistoryStatus, NodeRecord, XidSeen
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from support.judge_command import FIXTURES
 from support.objects import NOW, AReport, make_node, make_report, read
 

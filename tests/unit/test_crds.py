@@ -18,7 +18,7 @@ from nodegauge_judge.history.model import LIMIT
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import parse
 from nodegauge_operator.api.probe_settings import DURATION
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core import gates, report_size, wording
 from nodegauge_operator.core.probes.registry import label_keys
 from support.crds import CRDS, crd, differences, nodes_of, part, unbounded, version

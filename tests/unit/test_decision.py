@@ -11,7 +11,8 @@ import support.results as made
 from nodegauge_contract import Result
 from nodegauge_judge import Probe, Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import DesiredNode, DesiredTaint, Outcome, stamp
+from nodegauge_operator.api.report import DesiredNode, DesiredTaint, Outcome
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core import decision
 from nodegauge_operator.core.context import MAX_GRACE, MAX_WAIT
 from nodegauge_operator.core.model import Taint

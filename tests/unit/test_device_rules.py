@@ -11,7 +11,8 @@ from nodegauge_contract import Result
 from nodegauge_operator import names
 from nodegauge_operator.api.desired_device import DeviceState
 from nodegauge_operator.api.fault import Fault
-from nodegauge_operator.api.report import Run, stamp
+from nodegauge_operator.api.report import Run
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core import actions as steps
 from nodegauge_operator.core import decision, device_rule, faults
 from nodegauge_operator.core.device_rule import DeviceRule

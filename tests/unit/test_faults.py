@@ -8,7 +8,7 @@ from nodegauge_contract import Gpu, Problem, Result, Xids
 from nodegauge_judge import Finding, GpuIdentity, Severity
 from nodegauge_judge.identity import complete
 from nodegauge_operator.api.fault import Fault
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core.events import MAX_NOTE_BYTES
 from nodegauge_operator.core.faults import before, faults, sentence, supplies
 from support.judging import MARK, listening

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Answer, Cause, Finding, Gate, GateKind, Judged, Severity
 from nodegauge_operator.api.policy import Hysteresis
-from nodegauge_operator.api.report import NEVER, GateState, GateStatus, stamp
+from nodegauge_operator.api.report import GateState, GateStatus
+from nodegauge_operator.api.times import NEVER, stamp
 from nodegauge_operator.core import hysteresis
 from nodegauge_operator.core.hysteresis import GateRule
 from support.judge_results import Row, Table, rows

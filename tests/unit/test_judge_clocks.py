@@ -8,7 +8,8 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import Clocks, ClocksEvents, Power, Result, Span, Temperature, Window
 from nodegauge_judge import Answer, Judgement, Thresholds, Verdict
-from nodegauge_operator.api.report import ReportStatus, Run, stamp
+from nodegauge_operator.api.report import ReportStatus, Run
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core.probes.health import HealthKind
 from nodegauge_operator.core.probes.kind import EndedRun
 from support.judge_results import (

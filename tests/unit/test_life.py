@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from fleet import life as story
 from fleet import process
 from fleet.life import Size, live
-from nodegauge_operator.api.report import ProbeStatus, unstamp
+from nodegauge_operator.api.report import ProbeStatus
+from nodegauge_operator.api.times import unstamp
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.hysteresis import GateRule

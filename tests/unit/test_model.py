@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_operator import names
-from nodegauge_operator.api.report import Outcome, ReportStatus, parse_report, stamp, unstamp, whole
+from nodegauge_operator.api.report import Outcome, ReportStatus, parse_report, whole
 from nodegauge_operator.api.sharing import DEEPEST, LONGEST, shared
+from nodegauge_operator.api.times import stamp, unstamp
 from nodegauge_operator.core.model import node_view, pod_view
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.kube import nodes

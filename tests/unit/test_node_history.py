@@ -8,7 +8,7 @@ import pytest
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.node_history import Day, all_days, day_text, noted, parse_day, parse_node_history
-from nodegauge_operator.api.report import unstamp
+from nodegauge_operator.api.times import unstamp
 from nodegauge_operator.core.node_history import KEPT_SECONDS, SPREAD_SECONDS
 from nodegauge_operator.core.trend import trend
 from nodegauge_operator.kube.errors import NotFound, Refused, Unavailable

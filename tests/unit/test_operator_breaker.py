@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from nodegauge_judge import Answer
 from nodegauge_operator.api.incident import incidents_of
 from nodegauge_operator.api.policy import Breaker as BreakerSpec
-from nodegauge_operator.api.report import GateState, GateStatus, stamp
+from nodegauge_operator.api.report import GateState, GateStatus
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core import gates, hysteresis
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.breaker import Breaker

@@ -12,8 +12,9 @@ from nodegauge_judge.peers import MAX_VALUES
 from nodegauge_operator import names
 from nodegauge_operator.api.bandwidth_status import BandwidthStatus
 from nodegauge_operator.api.policy import Limits
-from nodegauge_operator.api.report import ClockStatus, Outcome, ReportStatus, stamp
+from nodegauge_operator.api.report import ClockStatus, Outcome, ReportStatus
 from nodegauge_operator.api.selector import Selector
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core.model import ConditionView, NodeView
 from nodegauge_operator.core.override import Annotations
 from nodegauge_operator.core.pod_outcome import ending

@@ -16,7 +16,7 @@ import support.results as made
 from nodegauge_contract import Result
 from nodegauge_operator import names
 from nodegauge_operator.api.clamped_times import without_future_times
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core.probes.health import DRAIN_SECONDS
 from nodegauge_operator.core.probes.registry import label_keys
 from nodegauge_operator.kube.client import Client

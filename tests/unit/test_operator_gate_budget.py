@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, stamp
+from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.reconcile.gate_budget import DOUBT_SECONDS
 from nodegauge_operator.reconcile.node_counts import CLUSTER
 from support.budgets import HOUR, THERMAL, Fleet

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import GateState, stamp
+from nodegauge_operator.api.report import GateState
+from nodegauge_operator.api.times import stamp
 from support.api_server import NODES, PODS, REPORTS, Body
 from support.judging import saying
 from support.objects import INTERVAL, MINUTE, NOW

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.kube.errors import Forbidden, KubeError
 from nodegauge_operator.kube.leases import LEASE, PATH
 from nodegauge_operator.reconcile.installation import LIVE_SECONDS, RENEW_SECONDS

@@ -17,7 +17,7 @@ import support.results as made
 from nodegauge_contract import NcclResult, Problem, ProblemKind, Result, Skip
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core.override import Annotations
 from nodegauge_operator.core.probes.registry import label_keys
 from support.nccl_nodes import DAY, FAST, SLOW, STRICT, WRONG, skipping

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.kube.errors import Forbidden
 from support.api_server import NODES, PODS, REPORTS, Body
 from support.virtual_operator import RUN_SECONDS, on_virtual_time, with_nccl

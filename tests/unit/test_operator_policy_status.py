@@ -12,14 +12,8 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.desired_device import DesiredDevice, DeviceState
-from nodegauge_operator.api.report import (
-    DesiredTaint,
-    GateState,
-    GateStatus,
-    ReportStatus,
-    parse_report,
-    stamp,
-)
+from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, ReportStatus, parse_report
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core import reading_admission
 from nodegauge_operator.core.model import node_view
 from nodegauge_operator.core.usable import usable

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodegauge_contract import Result
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core.watch_pod import WatchView
 from nodegauge_operator.kube.client import METADATA_ONLY
 from nodegauge_operator.kube.reports import difference, without_nulls

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core import reading_admission
 from nodegauge_operator.core.watch_pod import watch_view
 from nodegauge_operator.kube.errors import Forbidden

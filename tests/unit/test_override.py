@@ -13,7 +13,7 @@ from nodegauge_contract import Result
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core import override, wording
 from nodegauge_operator.core.actions import CreateReport
 from nodegauge_operator.core.model import node_view

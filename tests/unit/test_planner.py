@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_operator import names
-from nodegauge_operator.api.report import NEVER, ProbeStatus, ReportStatus
+from nodegauge_operator.api.report import ProbeStatus, ReportStatus
+from nodegauge_operator.api.times import NEVER
 from nodegauge_operator.core import actions as steps
 from nodegauge_operator.core import outlets
 from nodegauge_operator.core.planner import next_step, wake_at

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract.chassis import BoardGpu, ChassisReading, Fan, Supply
 from nodegauge_operator import names
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from support.api_server import CHASSIS, NODES, POLICIES
 from support.judging import saying
 from support.objects import INTERVAL

@@ -10,7 +10,7 @@ from nodegauge_contract import Result, text
 from nodegauge_judge import Finding, Severity, Verdict
 from nodegauge_judge.feed.judge import FeedJudgement
 from nodegauge_operator import names
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core.probes.watch import daemon_set
 from nodegauge_operator.names import READING_PLURAL
 from nodegauge_operator.reconcile.node_counts import NodeCounters

@@ -10,7 +10,8 @@ from nodegauge_contract import LoadEnd, Result
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import seconds
-from nodegauge_operator.api.report import NEVER, GateState, Outcome, stamp
+from nodegauge_operator.api.report import GateState, Outcome
+from nodegauge_operator.api.times import NEVER, stamp
 from nodegauge_operator.core.gpu_eligibility import hindrance
 from nodegauge_operator.core.planner import wanted_slots
 from nodegauge_operator.core.pod_outcome import RunEnd

@@ -11,7 +11,8 @@ import support.results as made
 from nodegauge_contract import ArmName, Problem, ProblemKind, Result, Skip, Unavailable
 from nodegauge_judge import Finding, Severity, Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import NEVER, GateState, Outcome, ReportStatus
+from nodegauge_operator.api.report import GateState, Outcome, ReportStatus
+from nodegauge_operator.api.times import NEVER
 from nodegauge_operator.core import actions as steps
 from nodegauge_operator.core.actions import DeletePod, PatchNode
 from nodegauge_operator.core.planner import next_step

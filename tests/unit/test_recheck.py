@@ -8,7 +8,8 @@ import pytest
 from nodegauge_contract import Xids
 from nodegauge_operator.api.policy import seconds
 from nodegauge_operator.api.probe_settings import Probes
-from nodegauge_operator.api.report import NEVER, GateState, GateStatus, stamp
+from nodegauge_operator.api.report import GateState, GateStatus
+from nodegauge_operator.api.times import NEVER, stamp
 from nodegauge_operator.core.gates import due_at, recheck_after
 from nodegauge_operator.core.override import DAY
 from support.api_server import NODES

@@ -15,7 +15,8 @@ from nodegauge_contract import Bus, Power, Repair, Result, Span, Window, XidCoun
 from nodegauge_judge import Finding, GpuIdentity, History, Severity, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.history import Condition, Transition
-from nodegauge_operator.api.report import Outcome, ProbeStatus, stamp
+from nodegauge_operator.api.report import Outcome, ProbeStatus
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core import events, gates, report_size
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.names import Reason

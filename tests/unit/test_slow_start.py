@@ -5,7 +5,8 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import ProbeStatus, ReportStatus, stamp
+from nodegauge_operator.api.report import ProbeStatus, ReportStatus
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core.probes.kind import Wait
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.concurrency import Concurrency

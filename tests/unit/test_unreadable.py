@@ -10,7 +10,8 @@ import support.results as made
 from nodegauge_contract import Problem, ProblemKind
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import GateState, Outcome, stamp
+from nodegauge_operator.api.report import GateState, Outcome
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core import planner
 from nodegauge_operator.core.pod_outcome import RunEnd
 from support.api_server import NODES

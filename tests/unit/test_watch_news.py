@@ -6,7 +6,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import Problem, ProblemKind, RepeatedXid, Result, WatchReport, Xids
 from nodegauge_operator import names
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from support.api_server import NODES, PODS, READINGS, REPORTS
 from support.judging import saying
 from support.watched import BAD, BOOTED, Watched, at, watched_once

@@ -15,7 +15,8 @@ from nodegauge_cli.completion import node_names
 from nodegauge_cli.diff_facts import CELSIUS, COUNTERS, Fact, Facts, differs, facts, labels
 from nodegauge_cli.reported import results_of
 from nodegauge_operator import names
-from nodegauge_operator.api.report import Report, parse_report, unstamp
+from nodegauge_operator.api.report import Report, parse_report
+from nodegauge_operator.api.times import unstamp
 
 WHAT, VALUE = 22, 28
 """Columns of what is compared, and of each node's value; with two blanks between, a screen's 80."""

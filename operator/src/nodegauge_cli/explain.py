@@ -236,7 +236,7 @@ def _reading(reading: ReadBy, *, now: float) -> str:
 
 
 def _at(stamp: str, now: float) -> str:
-    from nodegauge_operator.api.report import unstamp
+    from nodegauge_operator.api.times import unstamp
 
     at = unstamp(stamp)
     return f"{stamp} ({age(now - at)} ago)" if at else stamp

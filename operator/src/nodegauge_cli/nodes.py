@@ -23,7 +23,7 @@ from nodegauge_cli.output import (
 )
 from nodegauge_cli.standing import UNREAD, Standing
 from nodegauge_operator import names
-from nodegauge_operator.api.report import unstamp
+from nodegauge_operator.api.times import unstamp
 
 WORST_FIRST = ("fail", UNREAD, "warn", "pass")
 SORTS: dict[str, Callable[[Standing], tuple[object, ...]]] = {

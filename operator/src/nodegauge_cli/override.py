@@ -18,7 +18,8 @@ from nodegauge_cli.completion import called, node_names
 from nodegauge_operator import names
 from nodegauge_operator.api.override import HEALTHY, LEAVE_ALONE
 from nodegauge_operator.api.policy import seconds
-from nodegauge_operator.api.report import parse_report, stamp, unstamp
+from nodegauge_operator.api.report import parse_report
+from nodegauge_operator.api.times import stamp, unstamp
 from nodegauge_operator.core.override import (
     DAY,
     MAX_AHEAD_DAYS,

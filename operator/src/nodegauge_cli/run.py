@@ -18,7 +18,8 @@ from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.policy import Policy, PolicyInvalid, parse
-from nodegauge_operator.api.report import Outcome, ProbeStatus, Report, parse_report, stamp
+from nodegauge_operator.api.report import Outcome, ProbeStatus, Report, parse_report
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core.faults import faults, sentence
 from nodegauge_operator.core.model import PodView, pod_view
 from nodegauge_operator.core.override import applied

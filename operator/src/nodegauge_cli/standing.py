@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode, Policy, PolicyInvalid, PolicySpec, parse
-from nodegauge_operator.api.report import GateState, Report, ReportStatus, stamp, unstamp
+from nodegauge_operator.api.report import GateState, Report, ReportStatus
 from nodegauge_operator.api.selector import Selector
+from nodegauge_operator.api.times import stamp, unstamp
 from nodegauge_operator.core import gates, override, wording
 from nodegauge_operator.core.faults import no_slot
 from nodegauge_operator.core.model import NodeView, Taint

@@ -27,7 +27,7 @@ from nodegauge_cli.output import (
 from nodegauge_cli.standing import UNREAD, Standing
 from nodegauge_operator import names
 from nodegauge_operator.api.incident import Incident, incidents_of
-from nodegauge_operator.api.report import unstamp
+from nodegauge_operator.api.times import unstamp
 
 BREAKER_OPEN = "BreakerOpen"
 """The condition of a policy that is well while it is False; its incidents are listed one by one."""

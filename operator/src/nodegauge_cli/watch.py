@@ -20,7 +20,8 @@ from nodegauge_cli.inputs import duration
 from nodegauge_cli.output import BAD, GOOD, TITLE, WORTH_A_LOOK, output_option, styled
 from nodegauge_cli.standing import UNREAD, Standing, applied, policies_of, standing_of
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import Report, parse_report, stamp
+from nodegauge_operator.api.report import Report, parse_report
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core.faults import faults, sentence
 
 STREAM_SECONDS = 300

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from nodegauge_contract import Result, decode, text
 from nodegauge_contract.chassis import ChassisReading
 from nodegauge_operator import names
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core import decision
 from nodegauge_operator.core.model import ChassisView
 from nodegauge_operator.core.probes.registry import EVERY

@@ -27,7 +27,7 @@ from nodegauge_cli.output import output_option, write_whole
 from nodegauge_cli.reported import Unusable
 from nodegauge_judge import History
 from nodegauge_operator import names
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core.probes.registry import KINDS
 
 MEASURES = {names.PROBE_HEALTH, names.PROBE_NCCL, names.PROBE_LOAD}

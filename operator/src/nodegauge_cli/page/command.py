@@ -17,7 +17,7 @@ from nodegauge_cli.output import write_whole
 from nodegauge_cli.page.fleet import Fleet, read_cluster
 from nodegauge_cli.page.html import page
 from nodegauge_cli.reported import Unusable, objects
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 
 KINDS = "nodereports,nodereadings,nodehistories,chassisreadings,gpuvalidationpolicies,nodes"
 

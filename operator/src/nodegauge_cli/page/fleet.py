@@ -26,7 +26,8 @@ from nodegauge_operator import names
 from nodegauge_operator.api.chassis import Chassis, parse_chassis
 from nodegauge_operator.api.node_history import NodeHistory, all_days, parse_node_history
 from nodegauge_operator.api.policy import Policy, PolicyInvalid, PolicySpec, parse
-from nodegauge_operator.api.report import Report, parse_report, unstamp
+from nodegauge_operator.api.report import Report, parse_report
+from nodegauge_operator.api.times import unstamp
 from nodegauge_operator.core.model import NodeView, node_view
 
 HISTORIES = f"{OF_OURS}/{names.HISTORY_PLURAL}"

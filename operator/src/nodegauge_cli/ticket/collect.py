@@ -34,7 +34,8 @@ from nodegauge_operator.api.chassis import Chassis
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.node_history import NodeHistory, all_days
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, unstamp
+from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus
+from nodegauge_operator.api.times import unstamp
 from nodegauge_operator.core import override
 from nodegauge_operator.core.faults import OF_SUPPLIES, faults, supplies
 

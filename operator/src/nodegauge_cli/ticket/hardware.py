@@ -15,7 +15,8 @@ from nodegauge_contract.gpu import XidCount
 from nodegauge_contract.model import KernelEvent, RepeatedXid
 from nodegauge_judge import GpuIdentity
 from nodegauge_operator import names
-from nodegauge_operator.api.report import ReportStatus, stamp, unstamp
+from nodegauge_operator.api.report import ReportStatus
+from nodegauge_operator.api.times import stamp, unstamp
 
 COUNTERS = {
     "ecc.mode": "ECC (1 is on)",

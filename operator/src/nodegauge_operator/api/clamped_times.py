@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from nodegauge_operator.api.report import SKEW_SECONDS, ProbeStatus, ReportStatus, stamp
+from nodegauge_operator.api.report import ProbeStatus, ReportStatus
+from nodegauge_operator.api.times import SKEW_SECONDS, stamp
 
 
 def without_future_times(status: ReportStatus, *, now: float) -> ReportStatus:

@@ -10,7 +10,7 @@ import re
 from msgspec import Struct
 
 from nodegauge_judge import GpuIdentity, Severity
-from nodegauge_operator.api.report import unstamp
+from nodegauge_operator.api.times import unstamp
 
 NOWHERE = ("", "node", "all GPUs")
 """Subjects that name no place on the node."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from nodegauge_operator.api.times import unstamp
+
 
 class Change(Struct, frozen=True, rename="camel", kw_only=True):
     """The last change worth an event.  The event's name is made of it, so that it is written once."""
@@ -19,6 +21,11 @@ class Change(Struct, frozen=True, rename="camel", kw_only=True):
     """Text of the event."""
     at: str = ""
     """When it was decided (RFC 3339, UTC)."""
+
+    @property
+    def at_epoch(self) -> float:
+        """`at` in epoch seconds; 0.0 if it is unknown."""
+        return unstamp(self.at)
 
 
 class Transition(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):

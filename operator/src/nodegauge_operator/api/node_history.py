@@ -21,7 +21,8 @@ from msgspec.structs import asdict
 from nodegauge_judge import GpuIdentity, Verdict
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.history import Transition
-from nodegauge_operator.api.report import BEST_FIRST, stamp
+from nodegauge_operator.api.report import BEST_FIRST
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.api.tolerance import readable
 
 MAX_DAYS = 60

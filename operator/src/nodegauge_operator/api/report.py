@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -27,18 +26,11 @@ from nodegauge_operator.api.node_class_status import NodeClassStatus
 from nodegauge_operator.api.offload_status import OffloadStatus
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.sharing import shared
+from nodegauge_operator.api.times import unstamp
 from nodegauge_operator.api.tolerance import readable
 
-NEVER = float("inf")
-"""A time that never comes, where times are epoch seconds."""
-LAST_SECOND = 253_402_300_799.0
-"""The end of the year 9999, epoch seconds."""
-SKEW_SECONDS = 300.0
-"""Two operators' clocks may differ by this much; a time further in the future means a clock stepped back."""
 _INSTALLATION = re.compile(r"[a-z0-9][-a-z0-9]*/[A-Za-z0-9][-A-Za-z0-9_.]*")
 """A namespace, and a value of the label app.kubernetes.io/instance."""
-SOME_TIMES = 1024
-"""Times that are kept in both forms: one decision asks for each of its own many times."""
 BEST_FIRST = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
 MAX_NUMBER = 1_000_000_000
 """After this run the numbers of a probe's runs begin anew; somebody may have edited one."""
@@ -490,25 +482,6 @@ def parse_report(body: Mapping[str, Any]) -> Report:
 def one_more(count: int) -> int:
     """The next of a report's counts, which somebody may have edited: 1 to `MAX_NUMBER`."""
     return min(max(0, count), MAX_NUMBER - 1) + 1
-
-
-def stamp(now: float) -> str:
-    """RFC 3339 of epoch seconds, UTC, whole seconds; empty for 0 and for what no calendar has."""
-    return _stamp(int(now)) if 0 < now < LAST_SECOND else ""
-
-
-@lru_cache(maxsize=SOME_TIMES)
-def _stamp(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-@lru_cache(maxsize=SOME_TIMES)
-def unstamp(text: str) -> float:
-    """Epoch seconds of an RFC 3339 text; 0.0 for an empty or unreadable one, and for a time before 1970."""
-    try:
-        return max(0.0, datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()) if text else 0.0
-    except (ValueError, OverflowError):
-        return 0.0
 
 
 def whole(text: str) -> int | None:

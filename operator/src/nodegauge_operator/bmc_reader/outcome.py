@@ -9,7 +9,7 @@ import msgspec
 
 from nodegauge_contract.chassis import ChassisReading
 from nodegauge_operator.api.chassis import MAX_READING, ChassisStatus
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 
 MAX_PROBLEM = 1000
 

@@ -10,14 +10,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import (
-    DesiredNode,
-    DesiredTaint,
-    GateState,
-    GateStatus,
-    ReportStatus,
-    stamp,
-)
+from nodegauge_operator.api.report import DesiredNode, DesiredTaint, GateState, GateStatus, ReportStatus
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.model import NodeView, Taint
 

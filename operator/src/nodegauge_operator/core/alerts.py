@@ -13,7 +13,8 @@ from nodegauge_judge import CATALOGUE, Cause
 from nodegauge_judge.rule import NEXT, filled
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import BEST_FIRST, GateState, ProbeStatus, ReportStatus, stamp
+from nodegauge_operator.api.report import BEST_FIRST, GateState, ProbeStatus, ReportStatus
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core.context import HEALTH
 from nodegauge_operator.core.faults import faults
 from nodegauge_operator.core.gates import FIRST_IN_LINE, LAST_IN_LINE, UNREAD

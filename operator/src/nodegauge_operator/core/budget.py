@@ -6,7 +6,8 @@ What counts against the second is in the reports (`desired.taints`) and on the n
 from __future__ import annotations
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import Report, ReportStatus, stamp, unstamp
+from nodegauge_operator.api.report import Report, ReportStatus
+from nodegauge_operator.api.times import stamp, unstamp
 from nodegauge_operator.core.context import Context
 
 HOUR = 3600.0

@@ -24,15 +24,8 @@ from nodegauge_operator.api.clamped_times import without_future_times
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy, seconds
-from nodegauge_operator.api.report import (
-    BEST_FIRST,
-    NEVER,
-    GateStatus,
-    ProbeStatus,
-    Report,
-    ReportStatus,
-    unstamp,
-)
+from nodegauge_operator.api.report import BEST_FIRST, GateStatus, ProbeStatus, Report, ReportStatus
+from nodegauge_operator.api.times import NEVER, unstamp
 from nodegauge_operator.core import device_gates, faults, gates
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.actions import Judged, PutDeviceRule, WrittenHistory

@@ -27,8 +27,8 @@ from nodegauge_operator.api.report import (
     Report,
     ReportStatus,
     Run,
-    stamp,
 )
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core import (
     budget,
     device_gates,

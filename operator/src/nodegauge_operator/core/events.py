@@ -18,7 +18,8 @@ from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy
-from nodegauge_operator.api.report import DesiredTaint, GateState, Outcome, Report, ReportStatus, stamp
+from nodegauge_operator.api.report import DesiredTaint, GateState, Outcome, Report, ReportStatus
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core import faults, gates, wording
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.context import HEALTH, Context

@@ -20,7 +20,8 @@ from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Effect, Mode, Policy
-from nodegauge_operator.api.report import NEVER, GateState, GateStatus, ReportStatus, stamp
+from nodegauge_operator.api.report import GateState, GateStatus, ReportStatus
+from nodegauge_operator.api.times import NEVER, stamp
 from nodegauge_operator.core import device_rule, gates, hysteresis
 from nodegauge_operator.core.hysteresis import GateRule
 from nodegauge_operator.core.report_size import cut

@@ -29,14 +29,8 @@ from nodegauge_judge import (
 from nodegauge_judge.rule import Rule
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Effect, Hysteresis, Mode, Policy, seconds
-from nodegauge_operator.api.report import (
-    NEVER,
-    DesiredTaint,
-    GateState,
-    GateStatus,
-    ReportStatus,
-    stamp,
-)
+from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, ReportStatus
+from nodegauge_operator.api.times import NEVER, stamp
 from nodegauge_operator.core import hysteresis
 from nodegauge_operator.core.hysteresis import ENTERED, GateRule
 

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Answer, Finding, Gate, Judged
 from nodegauge_operator.api.policy import Hysteresis, seconds
-from nodegauge_operator.api.report import NEVER, SKEW_SECONDS, GateState, GateStatus, stamp, unstamp
+from nodegauge_operator.api.report import GateState, GateStatus
+from nodegauge_operator.api.times import NEVER, SKEW_SECONDS, stamp, unstamp
 
 ENTERED = (GateState.GATED, GateState.HELD_BACK)
 """States of a gate that was entered, whether or not the budget has a slot for it."""

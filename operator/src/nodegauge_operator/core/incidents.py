@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from nodegauge_operator.api.incident import Incident
 from nodegauge_operator.api.policy import Breaker, Policy, seconds
-from nodegauge_operator.api.report import SKEW_SECONDS, GateState, ReportStatus, stamp, unstamp
+from nodegauge_operator.api.report import GateState, ReportStatus
+from nodegauge_operator.api.times import SKEW_SECONDS, stamp, unstamp
 from nodegauge_operator.core.gates import GATES
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.probes.registry import KINDS

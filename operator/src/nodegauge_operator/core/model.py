@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from nodegauge_operator import names
 from nodegauge_operator.api.chassis import parse_chassis
-from nodegauge_operator.api.report import unstamp, whole
+from nodegauge_operator.api.report import whole
+from nodegauge_operator.api.times import unstamp
 from nodegauge_operator.core.devices import GPU, Device
 from nodegauge_operator.core.override import Annotations, annotations_of
 

@@ -24,7 +24,8 @@ from nodegauge_operator.api.node_history import (
     date_of,
     noted,
 )
-from nodegauge_operator.api.report import SKEW_SECONDS, ReportStatus, stamp, unstamp
+from nodegauge_operator.api.report import ReportStatus
+from nodegauge_operator.api.times import SKEW_SECONDS, stamp, unstamp
 from nodegauge_operator.core.actions import WriteHistory, WrittenHistory
 from nodegauge_operator.core.context import HEALTH, Context
 from nodegauge_operator.core.probes.kind import share_of

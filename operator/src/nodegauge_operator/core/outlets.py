@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from nodegauge_operator import names
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.policy import Mode
-from nodegauge_operator.api.report import DesiredTaint, ReportStatus, unstamp
+from nodegauge_operator.api.report import DesiredTaint, ReportStatus
 from nodegauge_operator.core import device_rule, events, gates, node_history
 from nodegauge_operator.core.actions import (
     HISTORY_KEY,
@@ -164,7 +164,7 @@ def event(context: Context, change: Change | None) -> PostEvent | None:
     if change is None or PostEvent in context.declined:
         return None
     change = events.postable(change)
-    too_old = context.now - unstamp(change.at) >= EVENT_REPEAT_SECONDS
+    too_old = context.now - change.at_epoch >= EVENT_REPEAT_SECONDS
     if too_old or (change.run, change.reason) == context.posted:
         return None
     return PostEvent(context.node, change)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from nodegauge_operator import names
 from nodegauge_operator.api.override import HEALTHY, LEAVE_ALONE, Override
 from nodegauge_operator.api.policy import Effect, Mode, Policy, Taints, Unvalidated
-from nodegauge_operator.api.report import NEVER, stamp, unstamp
+from nodegauge_operator.api.times import NEVER, stamp, unstamp
 from nodegauge_operator.core.report_size import cut, printable
 
 MAX_AHEAD_DAYS = 30

@@ -24,15 +24,8 @@ from msgspec.structs import replace
 
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits, Mode, seconds
-from nodegauge_operator.api.report import (
-    NEVER,
-    DesiredNode,
-    Outcome,
-    Report,
-    ReportStatus,
-    Run,
-    stamp,
-)
+from nodegauge_operator.api.report import DesiredNode, Outcome, Report, ReportStatus, Run
+from nodegauge_operator.api.times import NEVER, stamp
 from nodegauge_operator.core import events, gates, pod_outcome
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.actions import (

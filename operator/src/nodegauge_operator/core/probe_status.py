@@ -13,7 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_judge import Finding, Verdict
-from nodegauge_operator.api.report import Outcome, ProbeStatus, Run, one_more, stamp
+from nodegauge_operator.api.report import Outcome, ProbeStatus, Run, one_more
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.pod_outcome import is_refused
 from nodegauge_operator.core.probes.kind import EndedRun

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from nodegauge_contract.reading import Part
-from nodegauge_operator.api.report import unstamp
+from nodegauge_operator.api.times import unstamp
 
 OF_ANY_OBJECT = {"apiVersion", "kind", "metadata"}
 """Keys of a NodeReading that are no part."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from nodegauge_judge import GateKind, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.history import Change, Condition, Transition
-from nodegauge_operator.api.report import GateState, ReportStatus, stamp
+from nodegauge_operator.api.report import GateState, ReportStatus
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.probes import registry

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from nodegauge_judge import Cause, Finding
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Effect, seconds
-from nodegauge_operator.api.report import GateStatus, Outcome, ReportStatus, Unreadable, stamp, unstamp
+from nodegauge_operator.api.report import GateStatus, Outcome, ReportStatus, Unreadable
+from nodegauge_operator.api.times import stamp, unstamp
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import HEALTH, Context
 from nodegauge_operator.core.pod_outcome import RunEnd

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import unstamp, whole
+from nodegauge_operator.api.report import whole
+from nodegauge_operator.api.times import unstamp
 from nodegauge_operator.core.model import NodeView, PodView, Taint
 
 ALL = 1 << 16

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import unstamp
+from nodegauge_operator.api.times import unstamp
 
 MAX_REASON = 200
 """Characters of a reason that are kept: the kubelet's message about an image repeats its name."""

@@ -11,13 +11,7 @@ from nodegauge_judge import Severity, Verdict
 from nodegauge_judge.coverage import PART, still_says
 from nodegauge_operator.api.fault import Fault
 from nodegauge_operator.api.override import Override
-from nodegauge_operator.api.report import (
-    GateState,
-    Outcome,
-    ProbeStatus,
-    ReportStatus,
-    Unreadable,
-)
+from nodegauge_operator.api.report import GateState, Outcome, ProbeStatus, ReportStatus, Unreadable
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import HEALTH, Context
 from nodegauge_operator.core.report_size import cut

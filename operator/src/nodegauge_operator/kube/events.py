@@ -13,7 +13,7 @@ from typing import Any
 from nodegauge_operator import names
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import AlreadyExists

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core.model import ConditionView, NodeView, Taint, node_view
 from nodegauge_operator.kube import listing
 from nodegauge_operator.kube.client import MERGE, STRATEGIC, Client, manager

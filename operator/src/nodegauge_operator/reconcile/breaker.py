@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from nodegauge_operator.api.incident import MAX_INCIDENTS, Incident, incidents_of
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import unstamp
+from nodegauge_operator.api.times import unstamp
 from nodegauge_operator.core import incidents
 from nodegauge_operator.core.incidents import Sick
 from nodegauge_operator.metrics import Metrics

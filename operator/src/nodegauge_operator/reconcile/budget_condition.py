@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodegauge_operator.api.report import NEVER
+from nodegauge_operator.api.times import NEVER
 from nodegauge_operator.names import BudgetReason
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.device_budget import DeviceBudget

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import NEVER, SKEW_SECONDS
+from nodegauge_operator.api.times import NEVER, SKEW_SECONDS
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.override import override_at
 from nodegauge_operator.kube.errors import KubeError, Unavailable

@@ -25,7 +25,8 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodegauge_operator.api.report import NEVER, ReportStatus
+from nodegauge_operator.api.report import ReportStatus
+from nodegauge_operator.api.times import NEVER
 from nodegauge_operator.core.budget import gated_slots, is_gated
 from nodegauge_operator.core.gates import FIRST_OF_LESSER
 from nodegauge_operator.reconcile.cache import Cache, version_of

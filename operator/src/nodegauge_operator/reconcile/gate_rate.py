@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from nodegauge_operator.api.report import NEVER, unstamp
+from nodegauge_operator.api.times import NEVER, unstamp
 from nodegauge_operator.core.budget import HOUR, gated_slots
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.node_counts import CLUSTER, NodeCounters

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core import node_history
 from nodegauge_operator.kube import histories, nodes
 from nodegauge_operator.kube.client import Client

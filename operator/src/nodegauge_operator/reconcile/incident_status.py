@@ -11,7 +11,7 @@ import msgspec
 from nodegauge_operator import names
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.incident import Incident, incidents_of
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core.events import bounded
 from nodegauge_operator.core.incidents import LEAST
 from nodegauge_operator.kube import events

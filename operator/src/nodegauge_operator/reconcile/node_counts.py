@@ -13,15 +13,8 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import (
-    NEVER,
-    SKEW_SECONDS,
-    GateState,
-    GateStatus,
-    Report,
-    ReportStatus,
-    unstamp,
-)
+from nodegauge_operator.api.report import GateState, GateStatus, Report, ReportStatus
+from nodegauge_operator.api.times import NEVER, SKEW_SECONDS, unstamp
 from nodegauge_operator.core.alerts import Alert, alerts
 from nodegauge_operator.core.budget import is_gated, slow_start
 from nodegauge_operator.core.gates import (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from prometheus_client import Gauge
 
-from nodegauge_operator.api.report import unstamp
+from nodegauge_operator.api.times import unstamp
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.node_counts import NodeCounters
 

@@ -18,7 +18,7 @@ from nodegauge_judge import Verdict
 from nodegauge_judge.nccl.measurement import Agreement
 from nodegauge_operator.api.incident import incidents_of
 from nodegauge_operator.api.policy import Mode
-from nodegauge_operator.api.report import NEVER, stamp
+from nodegauge_operator.api.times import NEVER, stamp
 from nodegauge_operator.kube import policies
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError

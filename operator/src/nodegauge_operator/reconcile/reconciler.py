@@ -13,7 +13,8 @@ from msgspec.structs import asdict, replace
 
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import NEVER, Outcome, Report, ReportStatus, Run
+from nodegauge_operator.api.report import Outcome, Report, ReportStatus, Run
+from nodegauge_operator.api.times import NEVER
 from nodegauge_operator.core import actions, planner
 from nodegauge_operator.core.context import Snapshot, Unselected
 from nodegauge_operator.core.model import NodeView, Taint

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import NEVER, unstamp
+from nodegauge_operator.api.times import NEVER, unstamp
 from nodegauge_operator.core.driver_access import DriverAccess, access_of
 from nodegauge_operator.core.model import NodeView, ProbeDefaults
 from nodegauge_operator.core.probes import watch

@@ -17,7 +17,7 @@ from msgspec import Struct
 from nodegauge_operator import names
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import NEVER, stamp
+from nodegauge_operator.api.times import NEVER, stamp
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.override import override_at
 from nodegauge_operator.core.probes import watch

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from enum import Enum, auto
 from itertools import chain
 
-from nodegauge_operator.api.report import NEVER
+from nodegauge_operator.api.times import NEVER
 
 STALE_ENTRIES = 64
 """The heap may hold so many replaced timers, plus as many as there are timers, before it is rebuilt."""

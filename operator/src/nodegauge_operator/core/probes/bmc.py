@@ -21,15 +21,8 @@ from nodegauge_judge.chassis.judge import CHASSIS_RULES, ChassisJudgement, judge
 from nodegauge_judge.coverage import still_says
 from nodegauge_operator import names
 from nodegauge_operator.api.node_history import Day, noted
-from nodegauge_operator.api.report import (
-    SKEW_SECONDS,
-    Outcome,
-    ProbeStatus,
-    ReportStatus,
-    Run,
-    stamp,
-    unstamp,
-)
+from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Run
+from nodegauge_operator.api.times import SKEW_SECONDS, stamp, unstamp
 from nodegauge_operator.core import gates, probe_status
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.label import Label

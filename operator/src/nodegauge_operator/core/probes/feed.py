@@ -24,7 +24,8 @@ from nodegauge_judge.feed.judge import FeedJudgement, judge_feed
 from nodegauge_judge.feed.rules import FEED_RULES
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, seconds
-from nodegauge_operator.api.report import NEVER, Outcome, ProbeStatus, ReportStatus, Run, stamp, unstamp
+from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Run
+from nodegauge_operator.api.times import NEVER, stamp, unstamp
 from nodegauge_operator.core import pod_outcome, probe_status
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.pod_outcome import RunEnd

@@ -20,15 +20,14 @@ from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.node_history import Day, noted
 from nodegauge_operator.api.policy import Policy, Until, seconds
 from nodegauge_operator.api.report import (
-    NEVER,
     ClockStatus,
     InterconnectStatus,
     Outcome,
     ProbeStatus,
     ReportStatus,
     VersionsStatus,
-    stamp,
 )
+from nodegauge_operator.api.times import NEVER, stamp
 from nodegauge_operator.core import gates, probe_status, unreadable
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.driver_access import DriverAccess, gap

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits, Policy, seconds
-from nodegauge_operator.api.report import NEVER, Outcome, ReportStatus
+from nodegauge_operator.api.report import Outcome, ReportStatus
+from nodegauge_operator.api.times import NEVER
 from nodegauge_operator.core import probe_status
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.driver_access import Needs

@@ -17,7 +17,8 @@ from msgspec import Struct
 
 from nodegauge_judge.rule import Rule
 from nodegauge_operator.api.policy import Budget, Limits, Policy
-from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Run, unstamp
+from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Run
+from nodegauge_operator.api.times import unstamp
 from nodegauge_operator.core import pod_outcome
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.driver_access import Needs

@@ -17,7 +17,8 @@ from nodegauge_operator import names
 from nodegauge_operator.api.load_status import LoadStatus
 from nodegauge_operator.api.node_history import Day, noted
 from nodegauge_operator.api.policy import Policy, seconds
-from nodegauge_operator.api.report import NEVER, ReportStatus, stamp, unstamp
+from nodegauge_operator.api.report import ReportStatus
+from nodegauge_operator.api.times import NEVER, stamp, unstamp
 from nodegauge_operator.core import gates, gpu_eligibility, probe_status
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.probe_status import Reading

@@ -18,7 +18,8 @@ from nodegauge_judge.peers import no_peers
 from nodegauge_operator import names
 from nodegauge_operator.api.node_history import Day, noted
 from nodegauge_operator.api.policy import Policy, seconds
-from nodegauge_operator.api.report import NEVER, ProbeStatus, ReportStatus
+from nodegauge_operator.api.report import ProbeStatus, ReportStatus
+from nodegauge_operator.api.times import NEVER
 from nodegauge_operator.core import gates, gpu_eligibility, probe_status
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.probes import kind, nccl_status, node_class, whole_node

@@ -26,7 +26,8 @@ from nodegauge_judge.nccl.measurement import Agreement
 from nodegauge_judge.nccl.nvls import NVLS_UNUSED
 from nodegauge_operator import names
 from nodegauge_operator.api.node_class_status import NodeClassStatus
-from nodegauge_operator.api.report import ReportStatus, stamp, unstamp
+from nodegauge_operator.api.report import ReportStatus
+from nodegauge_operator.api.times import stamp, unstamp
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.label import Label, topology_stands
 

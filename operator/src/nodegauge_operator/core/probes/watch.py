@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode, Policy, seconds
 from nodegauge_operator.api.probe_settings import HealthMode
-from nodegauge_operator.api.report import NEVER, Run, stamp
+from nodegauge_operator.api.report import Run
 from nodegauge_operator.api.selector import Selector
+from nodegauge_operator.api.times import NEVER, stamp
 from nodegauge_operator.core import pod_outcome
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.driver_access import DriverAccess, Needs, with_access
