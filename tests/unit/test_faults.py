@@ -8,9 +8,11 @@ from nodegauge_contract import Gpu, Problem, Result, Xids
 from nodegauge_judge import Finding, GpuIdentity, Severity
 from nodegauge_judge.identity import complete
 from nodegauge_operator.api.fault import Fault
+from nodegauge_operator.api.report import ProbeStatus
 from nodegauge_operator.api.times import stamp
 from nodegauge_operator.core.events import MAX_NOTE_BYTES
-from nodegauge_operator.core.faults import before, faults, sentence, supplies
+from nodegauge_operator.core.faults import faults, sentence, supplies
+from nodegauge_operator.core.wording import before
 from support.judging import MARK, listening
 from support.objects import INTERVAL, NOW, AReport, make_node, make_policy, make_report, read
 
@@ -124,5 +126,8 @@ def test_a_power_brake_alone_says_what_the_label_psu_stands_for() -> None:
         assert (
             supplies(status, [*known, Fault(code=code)]) == supplies(replace(status, psu="ok"), known) == ""
         )
-    assert before(stamp(NOW - 1), known) == f"read at {stamp(NOW - 1)}, before the fault"
-    assert before(known[0].since, known) == before("", known) == before(stamp(NOW), []) == ""
+    older, same, never, now = (
+        ProbeStatus(name="nccl", read_at=at) for at in (stamp(NOW - 1), known[0].since, "", stamp(NOW))
+    )
+    assert before(older, known) == f"read at {stamp(NOW - 1)}, before the fault"
+    assert before(same, known) == before(never, known) == before(now, []) == ""

@@ -39,10 +39,19 @@ def subject(finding: Finding) -> str:
     if len(finding.gpus) != 1:
         return finding.subject
     (gpu,) = finding.gpus
-    parts = [f"GPU {gpu.index}" if gpu.index is not None else "", gpu.pci]
-    new = [part for part in parts if part and part not in finding.subject]
-    new += [f"serial {gpu.serial}"] if gpu.serial else []
-    return ", ".join([finding.subject, *new])
+    location = with_address(finding.subject, gpu)
+    return f"{location}, serial {gpu.serial}" if gpu.serial else location
+
+
+def with_address(location: str, gpu: GpuIdentity) -> str:
+    """A finding's location with what it does not say of its one GPU: index and PCI address, which are
+    written as `GPU 3 (0000:3b:00.0)` wherever both are known."""
+    index = f"GPU {gpu.index}" if gpu.index is not None else ""
+    if index and gpu.pci and (not location or location == index):
+        return f"{index} ({gpu.pci})"
+    new = [part for part in (index, gpu.pci) if part and part not in location]
+    joined = f"{index} ({gpu.pci})" if len(new) == 2 else "".join(new)
+    return ", ".join(part for part in (location, joined) if part)
 
 
 def in_summary(first: Finding, *, title: str, others: int) -> str:

@@ -10,6 +10,7 @@ import re
 from msgspec import Struct
 
 from nodegauge_judge import GpuIdentity, Severity
+from nodegauge_judge.identity import with_address
 from nodegauge_operator.api.times import unstamp
 
 NOWHERE = ("", "node", "all GPUs")
@@ -85,10 +86,7 @@ class Fault(Struct, frozen=True, rename="camel", kw_only=True):
         `3 of 8 GPUs, such as` and the worst of them; empty for the node as a whole."""
         location = self.worst
         if len(self.gpus) == 1:
-            gpu = self.gpus[0]
-            parts = [f"GPU {gpu.index}" if gpu.index is not None else "", gpu.pci]
-            new = [part for part in parts if part not in location]
-            location = ", ".join([location, *new] if location else new)
+            location = with_address(location, self.gpus[0])
         serials = ", ".join(gpu.serial or "unknown" for gpu in self.gpus[:MANY_GPUS])
         if any(gpu.serial for gpu in self.gpus):
             location += f" (serials {serials})" if len(self.gpus) > 1 else f", serial {serials}"
