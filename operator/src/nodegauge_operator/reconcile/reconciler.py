@@ -188,10 +188,9 @@ class Reconciler:
                 if again or not _may_wait(step, error):
                     self._note_refused(name, step, error)
                     raise
-                key = step.key
                 refused = isinstance(error, Refused | Forbidden | WebhookFailed | NotFound)
-                if isinstance(key, tuple) and refused:
-                    self._refused.add(name, key, str(error))
+                if isinstance(step.key, tuple) and refused:
+                    self._refused.add(name, step.key, str(error))
                 else:
                     self._note_declined(name, error)
                 declined = declined | dict.fromkeys(step.keys, str(error) if refused else "")
