@@ -172,10 +172,10 @@ def _of_gates(
     by_code = {fault.code: fault for fault in every}
     for key, taint in new.items():
         if old.get(key) != taint:
-            fault = next(fault for fault in every if fault.tainted and fault.cause == taint.value)
-            bad = next(gate.bad for gate in after.gates if gate.code == fault.code)
+            its = next((fault for fault in every if fault.tainted and fault.cause == taint.value), None)
+            bad = next((gate.bad for gate in after.gates if its is not None and gate.code == its.code), 0)
             runs = f" after {bad} bad run{'s' if bad > 1 else ''}" if bad else ""
-            changes.append((Reason.TAINTED, f"tainted {taint.short}{runs}", fault))
+            changes.append((Reason.TAINTED, f"tainted {taint.short}{runs}", its))
     changes += [(*_lifted(taint, before, after), None) for key, taint in old.items() if key not in new]
     of_devices = _of_devices(before, after, node=node)
     changes += [(reason, text, by_code.get(code)) for reason, text, code in of_devices]
