@@ -208,7 +208,7 @@ def test_a_lost_gpu_is_named_by_what_was_known_of_it() -> None:
     judgement = judge_health(gone, history=past, known=[identity(gpu) for gpu in whole.gpus])
     finding = next(f for f in judgement.findings if f.code == "gpu-lost")
     assert finding.gpus == [of(7)]
-    assert f"GPU 7, {made.pci(7)}, serial {serial(7)}" in judgement.summary
+    assert f"GPU 7 ({made.pci(7)}), serial {serial(7)}" in judgement.summary
     unknown = next(f for f in judge_health(gone, history=past).findings if f.code == "gpu-lost")
     assert unknown.gpus == [GpuIdentity(uuid=made.uuid(7)[:12])]
 
