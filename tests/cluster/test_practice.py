@@ -25,6 +25,8 @@ DRILLS = dict(re.findall(r"^## (.*)\n((?:(?!## ).*\n)*)", PAGE, re.M))
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ |```).*\n)*)", re.M)
 ONLY_SHOWS = re.compile(r"kubectl (get|nodegauge (explain|status|ticket)) ")
 """Asked again until it shows what the page says: what a command before it caused may take a moment."""
+OF_KUBECTL = re.compile(r"^[IW]\d{4} .*\n", re.M)
+"""Its log: `kubectl wait` may end with a line about the watch that it ends itself."""
 ALIKE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 DEADLINE = 900.0
 
@@ -60,7 +62,7 @@ def test_a_drill_goes_as_the_page_says(shell: Shell, drill: str) -> None:
 
         def seen(command: str = command, shown: str = shown) -> str:
             """What it prints, or nothing where that is as shown."""
-            printed = shell(command)
+            printed = OF_KUBECTL.sub("", shell(command))
             return "" if doctest.OutputChecker().check_output(shown, printed, ALIKE) else printed
 
         if ONLY_SHOWS.match(command):
