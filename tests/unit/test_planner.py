@@ -115,6 +115,19 @@ def test_a_pod_newer_than_the_report_has_the_report_read_again_once() -> None:
     assert next_kind(**known, pods=(pod,), fresh=frozenset({steps.RefreshReport})) == "DeletePod"
 
 
+def test_the_pod_of_a_run_stays_until_its_event_is_posted() -> None:
+    known = up_to_date(make_report().after(READ, node=NODE))
+    pod = make_pod(NODE, number=1).running().with_result(made.titan())
+    assert next_kind(**known | {"posted": ("", "")}, pods=(pod,)) == "PostEvent"
+    assert next_kind(**known, pods=(pod,)) == "DeletePod"
+
+
+@pytest.mark.parametrize(("mode", "step"), [("Enforce", "PatchNode"), ("Paused", "nothing")])
+def test_a_paused_policy_leaves_a_node_as_others_made_it(mode: str, step: str) -> None:
+    known = up_to_date(make_report().after(READ, node=NODE)) | {"granted": NONE}
+    assert next_kind(**known | {"node": NODE, "policy": make_policy().of({"mode": mode})}) == step
+
+
 def test_what_was_judged_by_an_older_report_is_judged_anew() -> None:
     pod = make_pod(NODE).running().with_result(made.titan())
     snapshot = make_snapshot(node=NODE, report=make_report(), pods=(pod,))
