@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import support.nccl_results as nccl
 import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.report import ProbeStatus, ReportStatus
@@ -308,3 +309,13 @@ def test_the_moment_of_expiry_is_woken_for() -> None:
     assert stale.labels[names.LABEL_INTERCONNECT] is None
     known["node"] = known["node"].patched(stale.labels)
     assert next_kind(**known) == "PatchReport"
+
+
+def test_the_moment_at_which_another_kind_s_reading_expires_is_woken_for() -> None:
+    """Nobody renews it: the policy has switched the kind off."""
+    policy = make_policy().of({"probes": {"nccl": {"enabled": False}}})
+    report = make_report().after(READ, node=NODE).after(read(nccl.titan()), probe="nccl", node=NODE)
+    known: dict[str, Any] = {"node": NODE, "report": report, "policy": policy}
+    ends = make_context(**known).expires_at(report.status.probe["nccl"])
+    assert ends < NEVER
+    assert wake_at(make_snapshot(**known, now=ends - 1)) == ends + 1
