@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -216,6 +216,7 @@ def test_what_time_changes_names_no_run() -> None:
 
 
 @given(ends=st.lists(st.sampled_from([GOOD, REFUSED, LOST]), min_size=1, max_size=40))
+@example(ends=[*[GOOD, REFUSED] * report_size.MAX_TRANSITIONS, GOOD])
 @tried(40)
 def test_history_is_bounded_and_agrees_with_itself(ends: list[RunEnd]) -> None:
     """Each fact's values join up, the last one is what stands; looking again writes nothing."""
