@@ -11,7 +11,7 @@ import support.results as made
 from nodegauge_contract import Repair, Result, Sensor, Temperature
 from support.judge_results import SAMPLES, resting, span, working
 
-NO_FAULT = ""
+NO_FAULT, UNREADABLE = "", "unreadable"
 POWER_BRAKE_BIT = 0x80
 
 
@@ -67,7 +67,9 @@ FAULTS: dict[str, Fault] = {
     "psu": Fault(taint="unhealthy=psu"),
     "power-brake": Fault(taint="throttled=power-brake", absent_when_idle=True),
     "hot": Fault(taint="throttled=thermal", under_load=True),
+    UNREADABLE: Fault(taint="unhealthy=unreadable", runs=5),
 }
+"""What is known of nodes; the last is no fault of a machine, but of runs that fail."""
 OF_TAINT: dict[str, str] = {fault.taint: name for name, fault in FAULTS.items()}
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from copy import deepcopy
 
-from fleet.machines import FAULTS, KINDS, NO_FAULT, OF_TAINT
+from fleet.machines import FAULTS, KINDS, NO_FAULT, OF_TAINT, UNREADABLE
 from fleet.process import CLUSTER_BUDGET
 from fleet.record import LATE, LEAVE_RUNS, FaultSeen, NodeRecord, Record, stamp_of
 from fleet.virtual import LivingCluster
@@ -36,6 +36,8 @@ HEALTH = (names.LABEL_HEALTH, names.LABEL_VALIDATED_AT, "nodegauge.dev/throttled
 FAULT_TAINTS = (names.TAINT_UNHEALTHY, names.TAINT_THROTTLED)
 CONDITION, HELD_BACK = "GPUValidated", "Unknown HeldBack"
 
+LESSER = {"p2p", "nvlink", "unreadable"}
+"""Causes with which jobs run, but slower: their taints give way to worse ones."""
 THROTTLING = {fault.cause for fault in FAULTS.values() if fault.key == "throttled"}
 Ours = dict[str, str]
 """What a node carries of ours: labels by key, taints as `taint KEY`, the condition's status and reason."""
@@ -225,10 +227,10 @@ class Oracle:
 
     def _unread(self, name: str, node: NodeRecord, *, now: float) -> str:
         """The node was not to be read for as long as the policy says, whatever gap there was."""
-        if node.silent_since is None:
+        if node.unread_since is None:
             return ""
-        silent = now - node.silent_since + self._record.clock_gain(node.silent_since, now)
-        return "unreadable for long enough" if silent >= UNREAD_AFTER - SLACK else ""
+        unread = now - node.unread_since + self._record.clock_gain(node.unread_since, now)
+        return "unreadable for long enough" if unread >= UNREAD_AFTER - SLACK else ""
 
     def _stale(self, name: str, node: NodeRecord, *, now: float) -> str:
         """Runs failed for as long as the policy says, and since the last gap one did or had time to."""
@@ -269,7 +271,8 @@ class Oracle:
         lifted = self._lifted.get((name, key), "")
         if lifted.startswith("probation") and not self._read_since(name, node, key):
             return ""
-        bad = "bad reading" if FAULTS[fault].runs == 1 else f"{FAULTS[fault].runs} bad readings in a row"
+        runs = "failed runs" if fault == UNREADABLE else "bad readings"
+        bad = "bad reading" if FAULTS[fault].runs == 1 else f"{FAULTS[fault].runs} {runs} in a row"
         if lifted.startswith("probation"):
             return "bad reading on probation"
         return bad if now - seen.entered_at < LATE else f"{bad}, and a slot or an edit since"
@@ -295,7 +298,17 @@ class Oracle:
         worse = [n for n, s in node.seen.items() if s.entered_at is not None and n != fault]
         if any(FAULTS[n].key == rule.key for n in worse):
             return "a worse fault"
+        if rule.cause in LESSER and self._worse_waits(name, now):
+            return "its slot for a worse fault elsewhere"
         return ""
+
+    def _worse_waits(self, name: str, now: float) -> bool:
+        """Whether another node has a worse fault, and no taint."""
+        others = [
+            node for other, node in self._record.nodes.items() if other not in (name, *self.slots.tainted)
+        ]
+        faults = [(FAULTS[n], seen) for node in others if node.machine.there for n, seen in node.seen.items()]
+        return any(seen.stands(now) for fault, seen in faults if fault.cause not in LESSER)
 
     def _specs(self, name: str, now: float) -> list[PolicySpec | None]:
         """Every spec of its policy that the operator may still go by."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.machines import FAULTS, NO_FAULT, Machine
+from fleet.machines import FAULTS, NO_FAULT, UNREADABLE, Machine
 from nodegauge_operator.api.policy import PolicySpec, seconds
 from nodegauge_operator.api.report import Outcome
 from support.api_server import Body
@@ -15,7 +15,8 @@ OPEN = float("inf")
 LATE = 180.0
 """Seconds within which the operator acts on what it hears, while nothing is wrong."""
 LEAVE_RUNS = 3
-SILENT = "KubeletSilent"
+OF_THE_NODE = frozenset({"KubeletSilent", "NoReading", "ResultUnreadable"})
+"""Reasons of runs that failed by the node itself."""
 PROBATION = 86_400.0
 GAPS = ("outage", "restart", "policy", "reboot", "driver")
 """Spans in which no run can be made, by the first word."""
@@ -101,8 +102,8 @@ class NodeRecord:
     readings_ever: int = 0
     failing_since: float | None = None
     failing_until: float = 0.0
-    silent_since: float | None = None
-    """The first run since it was read last for which its kubelet did nothing."""
+    unread_since: float | None = None
+    """The first run since it was read last that failed by the node itself."""
     seen: dict[str, FaultSeen] = field(default_factory=dict)
     tainting: set[str] = field(default_factory=set)
     """Faults whose taint is on the node."""
@@ -116,7 +117,7 @@ class NodeRecord:
     def forget(self, now: float) -> None:
         """The report is gone: nothing that it had heard counts any more."""
         self.changed_at = now
-        self.reading, self.failing_since, self.silent_since = None, None, None
+        self.reading, self.failing_since, self.unread_since = None, None, None
         self.seen, self.readings = {}, 0
         self.written = None  # its pod was of that report
 
@@ -130,7 +131,7 @@ class NodeRecord:
             return
         left.judged = True
         self.note(now, f"judged: {left.fault or 'well'}, {'loaded' if left.loaded else 'idle'}")
-        self.reading, self.read_at, self.failing_since, self.silent_since = left, now, None, None
+        self.reading, self.read_at, self.failing_since, self.unread_since = left, now, None, None
         self.readings += 1
         self.readings_ever += 1
         for name, fault in FAULTS.items():
@@ -146,10 +147,14 @@ class NodeRecord:
                 if seen.good >= LEAVE_RUNS and name not in self.tainting:
                     self.seen[name] = FaultSeen()
 
-    def failed(self, now: float, *, skipped: bool, silent: bool) -> None:
+    def failed(self, now: float, *, skipped: bool, unread: bool) -> None:
         self.written = None
-        if silent and self.silent_since is None:
-            self.silent_since = now
+        if unread:
+            self.unread_since = self.unread_since or now
+            seen = self.seen.setdefault(UNREADABLE, FaultSeen())
+            seen.bad, seen.good = seen.bad + 1, 0
+            if seen.bad >= FAULTS[UNREADABLE].runs and seen.entered_at is None:
+                seen.entered_at = now
         if skipped:
             self.failing_since = None
         elif self.failing_since is None:
@@ -188,7 +193,7 @@ class Record:
         elif left is not None and left.judged:
             return f"{name}: the node follows from run {run['number']}, which counts as {outcome}"
         else:
-            node.failed(now, skipped=outcome == Outcome.SKIPPED, silent=run["reason"] == SILENT)
+            node.failed(now, skipped=outcome == Outcome.SKIPPED, unread=run["reason"] in OF_THE_NODE)
             node.note(now, f"judged: {outcome} {run['reason']}")
         return ""
 

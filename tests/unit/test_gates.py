@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nodegauge_judge import Verdict
+import support.results as made
+from nodegauge_judge import Verdict, judge_health
 from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredNode, GateState, Outcome
+from nodegauge_operator.api.times import stamp
+from nodegauge_operator.core import gates
 from nodegauge_operator.core.decision import decide
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.names import Reason
@@ -98,6 +101,22 @@ def test_observe_holds_nothing_while_the_states_go_on() -> None:
     assert states(looked_at(report, at=NOW + INTERVAL, slot=False)) == {"hot": GateState.HELD_BACK}
     assert taints(looked_at(report, at=NOW + INTERVAL, slot=False)) == []
     assert taints(looked_at(report, at=NOW + INTERVAL)) == [THERMAL]
+    assert gates.taints(after(*HOT_TWICE).status, policy=observing) == []
+
+
+def test_what_the_judge_does_not_answer_is_not_good() -> None:
+    known = after("gpu-lost=b").status.gates
+    judged = judge_health(made.titan())
+    silent = replace(judged, answers={})
+    for judgement, good in ((judged, 1), (silent, 0)):
+        [gate] = gates.after_run(known, judgement, policy=make_policy().spec.hysteresis, now=NOW + INTERVAL)
+        assert gate.good == good
+
+
+def test_a_taint_that_waited_for_its_slot_counts_its_time_from_the_slot() -> None:
+    at = NOW + 6 * INTERVAL
+    [gate] = looked_at(after(*3 * HOT_TWICE, slot=False), at=at).status.gates
+    assert (gate.state, gate.entered_at) == (GateState.GATED, stamp(at))
 
 
 def test_idle_runs_keep_what_is_held_back_and_a_good_one_lets_nothing_enter() -> None:

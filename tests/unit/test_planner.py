@@ -109,6 +109,11 @@ def test_only_a_pod_that_nodegauge_made_holds_a_run_back(owner: str, step: str) 
     assert next_kind(node=NODE, report=make_report(), pods=(leaving,)) == step
 
 
+def test_a_pod_of_another_owner_is_not_the_next_run() -> None:
+    pod = replace(make_pod(NODE, number=1).running(), owner_uid="report-of-before")
+    assert next_kind(node=NODE, report=make_report(), pods=(pod,)) == "DeletePod"
+
+
 def test_a_pod_newer_than_the_report_has_the_report_read_again_once() -> None:
     known = up_to_date(make_report().after(READ, node=NODE))
     pod = make_pod(NODE, number=3)

@@ -317,8 +317,6 @@ def is_soft(gate: GateStatus, *, policy: Policy) -> bool:
 def taints(status: ReportStatus, *, policy: Policy) -> list[DesiredTaint]:
     """The taints that the node should carry: per key the worst cause with an effect, and `unvalidated` until
     the first pass if the policy wants it."""
-    if policy.spec.mode is Mode.OBSERVE:
-        return []
     wanted, keys = [], policy.spec.taints.keys
     for kind, key in TAINT_KEYS.items():
         gate = tainting(status, kind, policy=policy)
