@@ -1,7 +1,7 @@
 """What must happen: a fault is tainted, and a sound node released, in time; at rest every node carries what
 its machine is.  Time counts only while runs could be made and judged."""
 
-from fleet.machines import FAULTS, NO_FAULT
+from fleet.machines import FAULTS, NO_FAULT, UNREADABLE
 from fleet.oracle import Oracle, expected_at_rest, no_taint_for, ours_of
 from fleet.record import LEAVE_RUNS, NodeRecord, Record
 from fleet.virtual import LivingCluster
@@ -50,7 +50,8 @@ class Promises:
             if topology != wanted:
                 self._broken(name, f"at rest it carries {topology} instead of {wanted}")
             health, fault = ours.get("nodegauge.dev/health"), FAULTS.get(node.machine.fault)
-            if fault is not None and fault.absent_when_idle:
+            seen = node.seen.get(node.machine.fault)
+            if fault is not None and (fault.absent_when_idle or (seen is not None and seen.lifted_at)):
                 continue  # it depends on whether there was work when the node was read
             if (health == "fail") is not bool(fault) and not self._excused(node):
                 self._broken(
@@ -76,7 +77,8 @@ class Promises:
         elif not machine.fault and node.tainting:
             loads = any(FAULTS[fault].under_load for fault in node.tainting)
             needed = self._runs(node, LEAVE_RUNS, node.healthy_since) + (LAST_PROBATION if loads else 0.0)
-            if self._calm(name, node.healthy_since) > needed:
+            since = node.changed_at if UNREADABLE in node.tainting else node.healthy_since
+            if self._calm(name, since) > needed:
                 self._broken(name, f"well, and still tainted after {needed / HOUR:.1f} calm hours")
 
     def _runs(self, node: NodeRecord, count: int, since: float) -> float:

@@ -153,7 +153,8 @@ class NodeRecord:
             self.unread_since = self.unread_since or now
             seen = self.seen.setdefault(UNREADABLE, FaultSeen())
             seen.bad, seen.good = seen.bad + 1, 0
-            if seen.bad >= FAULTS[UNREADABLE].runs and seen.entered_at is None:
+            # the report may say the last one after the node has its taint
+            if seen.bad >= FAULTS[UNREADABLE].runs - 1 and seen.entered_at is None:
                 seen.entered_at = now
         if skipped:
             self.failing_since = None

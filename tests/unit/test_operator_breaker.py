@@ -126,6 +126,7 @@ def test_a_slow_trickle_of_faults_never_opens_it(order: list[int], pause: float)
 def test_it_closes_by_itself_and_two_that_are_left_are_tainted_alone() -> None:
     """Trials count as the cause; what was entered before it closed opens no other."""
     racks = hot_rack()
+    assert racks.breaker.take_to_wake() == {"node-0", "node-1", "node-2"}
     racks.now += HOUR
     for n in range(8):
         racks.fails(n, state=GateState.PROBATION)
@@ -134,6 +135,7 @@ def test_it_closes_by_itself_and_two_that_are_left_are_tainted_alone() -> None:
         assert racks.blocked()
         racks.report(n)
     assert racks.blocked() == set()
+    assert racks.breaker.take_to_wake() == {"node-6", "node-7"}
     (incident,) = racks.breaker.shown("default")
     assert incident.closed_at == stamp(racks.now)
     racks.now += 1

@@ -1,22 +1,26 @@
 """Taints on nodes through the operator's own worker and adapter: how they come and what takes them off."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from nodegauge_operator import names
+from nodegauge_operator.core.actions import PatchNode, PatchReport
 from nodegauge_operator.core.model import ConditionView, Taint
 from nodegauge_operator.kube.errors import KubeError, Refused, Unavailable
 from nodegauge_operator.names import Reason
 from nodegauge_operator.reconcile.gate_budget import DOUBT_SECONDS
 from nodegauge_operator.reconcile.node_counts import CLUSTER
+from nodegauge_operator.reconcile.writer import NoSlot, Writer
 from support.api_server import NODES, POLICIES, REPORTS
 from support.client import unavailable
 from support.cluster import FakeCluster
-from support.objects import MINUTE, make_context, make_node
+from support.objects import MINUTE, make_context, make_node, make_snapshot
 from support.operator import SteppedOperator, some_nodes
+from support.virtual_time import drive
 
 GRACE = 10 * MINUTE
 UNVALIDATED = names.TAINT_UNVALIDATED
@@ -222,3 +226,19 @@ def test_a_new_node_is_closed_where_a_run_can_open_it(probed: bool) -> None:
     operator.cluster.remove(POLICIES, "default")
     pass_grace(operator)
     assert (operator.cluster.taints(), operator.cluster.objects[REPORTS]) == (["team:NoSchedule"], {})
+
+
+def test_no_gate_is_written_without_a_slot() -> None:
+    """Another worker took it since this write was planned."""
+    operator = tainting()
+    operator.measure("gpu-lost=b")
+    [report], [node] = operator.cache.reports.values(), operator.cache.nodes.values()
+    operator.client.log.clear()
+    full: Any = SimpleNamespace(has_slot=lambda name: True, reserve=lambda name: False)
+    of_process = {name: getattr(operator, name) for name in ("client", "cache", "metrics")}
+    writer = Writer(gate_budget=full, device_budget=full, namespace="", instance="", **of_process)
+    before = replace(node, taints=())
+    for step in (PatchReport(report, report.status), PatchNode(before, labels={}, taints=node.taints)):
+        with pytest.raises(NoSlot):
+            drive(writer.write(step, make_snapshot(node=node, report=report)))
+    assert operator.client.log == []

@@ -10,7 +10,7 @@ from nodegauge_contract import Problem, ProblemKind
 from nodegauge_operator.api.policy import Limits
 from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core.model import NodeView
-from nodegauge_operator.core.pod_outcome import RunEnd, wake_at
+from nodegauge_operator.core.pod_outcome import RunEnd, of_reading, wake_at
 from nodegauge_operator.core.probes.registry import KINDS
 from support.messages import hostile
 from support.objects import NOW, APod, make_context, make_node, make_pod, make_report, reading_of
@@ -183,6 +183,12 @@ def test_a_node_s_wrong_clock_ends_no_run_keeps_none_and_dates_no_reading(skew: 
     assert end_of(pod, at=latest).reason == "KubeletSilent"
     read = replace(make_pod().running().with_result(made.titan()), wrote_at=NOW + skew)
     assert NOW <= end_of(read, at=NOW + 30).finished_at <= NOW + 30
+
+
+def test_a_reading_that_arrives_late_was_taken_when_its_node_says() -> None:
+    pod = replace(make_pod().running().with_result(made.titan()), wrote_at=NOW + 10)
+    part = replace(reading_of([pod]).parts[pod.probe], arrived=NOW + DAY)
+    assert of_reading(part, pod, node=pod.node, now=NOW + DAY).finished_at == NOW + 10
 
 
 def test_a_run_is_recognised_by_the_node_s_identity_not_by_its_name() -> None:

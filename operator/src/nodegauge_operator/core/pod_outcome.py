@@ -58,9 +58,10 @@ class RunEnd(Struct, frozen=True, kw_only=True):
 
 
 def of_reading(part: PartView, pod: PodView, *, node: str, now: float) -> RunEnd:
-    """The end of a run that left this reading: whatever the node's clock says, after its pod was made."""
+    """The end of a run that left this reading: when the node's clock says, but after its pod was made and
+    before it arrived, which after a gap of a watch is late."""
     end = checked(part, run=names.run_of_pod(pod.name), probe=pod.probe, node=node, now=now)
-    end = replace(end, finished_at=min(max(end.finished_at, pod.created_at), now))
+    end = replace(end, finished_at=min(max(min(part.at, end.finished_at), pod.created_at), now))
     cut_short = end.reason == TERMINATED or (end.result is not None and end.result.problem is not None)
     return (_no_room(pod) or end) if cut_short else end
 
