@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from fleet.machines import FAULTS, KINDS, NO_FAULT, UNREADABLE, Machine
+from fleet.machines import FAULTS, KINDS, NO_FAULT, Machine
 from fleet.process import LATENCY, OperatorProcess
 from fleet.record import Record, is_paused, spec_text
 from fleet.virtual import POOL, LivingCluster
@@ -312,7 +312,7 @@ class NodeDisturbances(_Disturbing):
         ready = machine.there and machine.up and machine.fault == NO_FAULT and node.readings >= KNOWN_READINGS
         if not ready or node.reading is None or node.reading.boot != machine.boot:
             return
-        kinds = [only] if only else sorted(FAULTS.keys() - {UNREADABLE} - KINDS[machine.kind].immune)
+        kinds = [only] if only else sorted(FAULTS.keys() - KINDS[machine.kind].immune)
         name = self._chance.choice(kinds)
         self._record.counts[f"fault {name}"] += 1
         machine.idle = False

@@ -67,10 +67,10 @@ FAULTS: dict[str, Fault] = {
     "psu": Fault(taint="unhealthy=psu"),
     "power-brake": Fault(taint="throttled=power-brake", absent_when_idle=True),
     "hot": Fault(taint="throttled=thermal", under_load=True),
-    UNREADABLE: Fault(taint="unhealthy=unreadable", runs=5),
 }
-"""What is known of nodes; the last is no fault of a machine, but of runs that fail."""
-OF_TAINT: dict[str, str] = {fault.taint: name for name, fault in FAULTS.items()}
+OF_NODES = FAULTS | {UNREADABLE: Fault(taint="unhealthy=unreadable", runs=5)}
+"""With what failed runs say of a node, whatever its machine has."""
+OF_TAINT: dict[str, str] = {fault.taint: name for name, fault in OF_NODES.items()}
 
 
 @cache

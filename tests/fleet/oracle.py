@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from copy import deepcopy
 
-from fleet.machines import FAULTS, KINDS, NO_FAULT, OF_TAINT, UNREADABLE
+from fleet.machines import FAULTS, KINDS, NO_FAULT, OF_NODES, OF_TAINT, UNREADABLE
 from fleet.process import CLUSTER_BUDGET
 from fleet.record import LATE, LEAVE_RUNS, FaultSeen, NodeRecord, Record, stamp_of
 from fleet.virtual import LivingCluster
@@ -188,8 +188,8 @@ class Oracle:
             case "nodegauge.dev/psu":
                 return value == ("fault" if reading.fault in ("psu", "power-brake") else "ok")
             case "nodegauge.dev/throttled":
-                entered = {FAULTS[n].cause for n, seen in node.seen.items() if seen.stands(now)}
-                certain = {FAULTS[n].cause for n, seen in node.seen.items() if self._certain(seen, now)}
+                entered = {OF_NODES[n].cause for n, seen in node.seen.items() if seen.stands(now)}
+                certain = {OF_NODES[n].cause for n, seen in node.seen.items() if self._certain(seen, now)}
                 return value in entered or (value == "none" and not certain & THROTTLING)
             case names.LABEL_VALIDATED_AT:
                 end, at = self._cluster.clock() - now + reading.ended_at, self._cluster.clock()
@@ -217,7 +217,9 @@ class Oracle:
                 return "another boot"
         if key == "nodegauge.dev/psu" and reading.fault == "power-brake":
             return "reading"
-        entered = [seen for n, seen in node.seen.items() if FAULTS[n].key == "throttled" and seen.entered_at]
+        entered = [
+            seen for n, seen in node.seen.items() if OF_NODES[n].key == "throttled" and seen.entered_at
+        ]
         if key == "nodegauge.dev/throttled" and entered:
             for seen in entered:  # also of a fault whose taint was held back
                 seen.lifted_at = seen.lifted_at or now
@@ -272,7 +274,7 @@ class Oracle:
         if lifted.startswith("probation") and not self._read_since(name, node, key):
             return ""
         runs = "failed runs" if fault == UNREADABLE else "bad readings"
-        bad = "bad reading" if FAULTS[fault].runs == 1 else f"{FAULTS[fault].runs} {runs} in a row"
+        bad = "bad reading" if OF_NODES[fault].runs == 1 else f"{OF_NODES[fault].runs} {runs} in a row"
         if lifted.startswith("probation"):
             return "bad reading on probation"
         return bad if now - seen.entered_at < LATE else f"{bad}, and a slot or an edit since"
@@ -283,7 +285,7 @@ class Oracle:
             return asked
         fault = OF_TAINT.get(next(t for t in OF_TAINT if t.partition("=")[2] == old.partition(":")[0]))
         assert fault is not None
-        seen, rule = node.seen.get(fault), FAULTS[fault]
+        seen, rule = node.seen.get(fault), OF_NODES[fault]
         if any(no_taint_for(spec, fault) for spec in self._specs(name, now)):
             return "policy: no taint for this cause"
         if seen is None or seen.entered_at is None:
@@ -296,7 +298,7 @@ class Oracle:
             seen.lifted_at = now
             return f"probation{_by(stood, FIRST_PROBATION)}"
         worse = [n for n, s in node.seen.items() if s.entered_at is not None and n != fault]
-        if any(FAULTS[n].key == rule.key for n in worse):
+        if any(OF_NODES[n].key == rule.key for n in worse):
             return "a worse fault"
         if rule.cause in LESSER and self._worse_waits(name, now):
             return "its slot for a worse fault elsewhere"
@@ -307,7 +309,9 @@ class Oracle:
         others = [
             node for other, node in self._record.nodes.items() if other not in (name, *self.slots.tainted)
         ]
-        faults = [(FAULTS[n], seen) for node in others if node.machine.there for n, seen in node.seen.items()]
+        faults = [
+            (OF_NODES[n], seen) for node in others if node.machine.there for n, seen in node.seen.items()
+        ]
         return any(seen.stands(now) for fault, seen in faults if fault.cause not in LESSER)
 
     def _specs(self, name: str, now: float) -> list[PolicySpec | None]:
@@ -319,7 +323,7 @@ class Oracle:
 def no_taint_for(spec: PolicySpec | None, fault: str) -> bool:
     """Whether a policy wants no taint for what this fault causes."""
     causes = spec.taints.causes.items() if spec is not None else ()
-    return any(c.value == FAULTS[fault].cause and e.value == "None" for c, e in causes)
+    return any(c.value == OF_NODES[fault].cause and e.value == "None" for c, e in causes)
 
 
 def _by(waited: float, needed: float) -> str:

@@ -1,7 +1,7 @@
 """What must happen: a fault is tainted, and a sound node released, in time; at rest every node carries what
 its machine is.  Time counts only while runs could be made and judged."""
 
-from fleet.machines import FAULTS, NO_FAULT, UNREADABLE
+from fleet.machines import FAULTS, NO_FAULT, OF_NODES, UNREADABLE
 from fleet.oracle import Oracle, expected_at_rest, no_taint_for, ours_of
 from fleet.record import LEAVE_RUNS, NodeRecord, Record
 from fleet.virtual import LivingCluster
@@ -75,7 +75,7 @@ class Promises:
             if self._calm(name, since) > needed and not self._excused(node):
                 self._broken(name, f"{machine.fault} is not tainted after {needed / HOUR:.1f} calm hours")
         elif not machine.fault and node.tainting:
-            loads = any(FAULTS[fault].under_load for fault in node.tainting)
+            loads = any(OF_NODES[fault].under_load for fault in node.tainting)
             needed = self._runs(node, LEAVE_RUNS, node.healthy_since) + (LAST_PROBATION if loads else 0.0)
             since = node.changed_at if UNREADABLE in node.tainting else node.healthy_since
             if self._calm(name, since) > needed:

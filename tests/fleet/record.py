@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.machines import FAULTS, NO_FAULT, UNREADABLE, Machine
+from fleet.machines import NO_FAULT, OF_NODES, UNREADABLE, Machine
 from nodegauge_operator.api.policy import PolicySpec, seconds
 from nodegauge_operator.api.report import Outcome
 from support.api_server import Body
@@ -134,7 +134,7 @@ class NodeRecord:
         self.reading, self.read_at, self.failing_since, self.unread_since = left, now, None, None
         self.readings += 1
         self.readings_ever += 1
-        for name, fault in FAULTS.items():
+        for name, fault in OF_NODES.items():
             seen = self.seen.setdefault(name, FaultSeen())
             if seen.entered_at is not None and not seen.stands(now):
                 seen = self.seen[name] = FaultSeen()
@@ -154,7 +154,7 @@ class NodeRecord:
             seen = self.seen.setdefault(UNREADABLE, FaultSeen())
             seen.bad, seen.good = seen.bad + 1, 0
             # the report may say the last one after the node has its taint
-            if seen.bad >= FAULTS[UNREADABLE].runs - 1 and seen.entered_at is None:
+            if seen.bad >= OF_NODES[UNREADABLE].runs - 1 and seen.entered_at is None:
                 seen.entered_at = now
         if skipped:
             self.failing_since = None
