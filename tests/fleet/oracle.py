@@ -306,13 +306,14 @@ class Oracle:
 
     def _worse_waits(self, name: str, now: float) -> bool:
         """Whether another node has a worse fault, and no taint."""
-        others = [
-            node for other, node in self._record.nodes.items() if other not in (name, *self.slots.tainted)
+        waiting = [
+            seen
+            for other, node in self._record.nodes.items()
+            if node.machine.there and other not in (name, *self.slots.tainted)
+            for fault, seen in node.seen.items()
+            if OF_NODES[fault].cause not in LESSER
         ]
-        faults = [
-            (OF_NODES[n], seen) for node in others if node.machine.there for n, seen in node.seen.items()
-        ]
-        return any(seen.stands(now) for fault, seen in faults if fault.cause not in LESSER)
+        return any(seen.stands(now) for seen in waiting)
 
     def _specs(self, name: str, now: float) -> list[PolicySpec | None]:
         """Every spec of its policy that the operator may still go by."""
