@@ -1,8 +1,10 @@
 """Settling one node against a cluster in memory: refusals, conflicts, strangers, vanished objects, events."""
 
+import contextlib
 import re
 
 import pytest
+from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Power
@@ -18,12 +20,14 @@ from nodegauge_operator.kube.errors import (
     WebhookFailed,
     error_of,
 )
+from nodegauge_operator.kube.nodes import patch_condition
 from nodegauge_operator.kube.pods import CREATE_SECONDS
 from support.api_server import EVENTS, NODES, PODS, POLICIES, READINGS, REPORTS, Body
 from support.client import Call, unavailable
 from support.cluster import FakeCluster
 from support.objects import INTERVAL, MINUTE, STALE
 from support.operator import SteppedOperator, one_node
+from support.virtual_time import drive
 
 
 @pytest.fixture
@@ -119,6 +123,15 @@ def test_a_report_that_is_deleted_before_its_write_begins_anew(operator: Stepped
     assert deleted
     operator.run()
     assert operator.labels[names.LABEL_INTERCONNECT] == "nvlink"
+
+
+def test_a_condition_is_for_this_node_and_no_later_one_of_its_name(operator: SteppedOperator) -> None:
+    operator.run()
+    node = operator.cache.nodes["node-1"]
+    later = replace(node, uid="of-a-node-before")
+    for known, refused in ((later, pytest.raises(Conflict)), (node, contextlib.nullcontext())):
+        with refused:
+            drive(patch_condition(operator.client, known, node.condition))
 
 
 def test_the_condition_s_transition_time_moves_with_its_status_only(operator: SteppedOperator) -> None:

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.core.actions import PatchNode, PatchReport
+from nodegauge_operator.core.actions import PatchNode, PatchReport, Step
 from nodegauge_operator.core.model import ConditionView, Taint
 from nodegauge_operator.kube.errors import KubeError, Refused, Unavailable
 from nodegauge_operator.names import Reason
@@ -16,7 +17,7 @@ from nodegauge_operator.reconcile.gate_budget import DOUBT_SECONDS
 from nodegauge_operator.reconcile.node_counts import CLUSTER
 from nodegauge_operator.reconcile.writer import NoSlot, Writer
 from support.api_server import NODES, POLICIES, REPORTS
-from support.client import unavailable
+from support.client import AnsweringClient, Call, unavailable
 from support.cluster import FakeCluster
 from support.objects import MINUTE, make_context, make_node, make_snapshot
 from support.operator import SteppedOperator, some_nodes
@@ -228,17 +229,47 @@ def test_a_new_node_is_closed_where_a_run_can_open_it(probed: bool) -> None:
     assert (operator.cluster.taints(), operator.cluster.objects[REPORTS]) == (["team:NoSchedule"], {})
 
 
+def write(operator: SteppedOperator, step: Step, budget: Any, client: Any = None) -> None:
+    """The planned write, with this budget of nodes and of devices."""
+    [report], [node] = operator.cache.reports.values(), operator.cache.nodes.values()
+    writer = Writer(
+        client=client or operator.client,
+        cache=operator.cache,
+        gate_budget=budget,
+        device_budget=budget,
+        metrics=operator.metrics,
+        namespace="",
+        instance="",
+    )
+    drive(writer.write(step, make_snapshot(node=node, report=report)))
+
+
 def test_no_gate_is_written_without_a_slot() -> None:
     """Another worker took it since this write was planned."""
     operator = tainting()
     operator.measure("gpu-lost=b")
     [report], [node] = operator.cache.reports.values(), operator.cache.nodes.values()
     operator.client.log.clear()
-    full: Any = SimpleNamespace(has_slot=lambda name: True, reserve=lambda name: False)
-    of_process = {name: getattr(operator, name) for name in ("client", "cache", "metrics")}
-    writer = Writer(gate_budget=full, device_budget=full, namespace="", instance="", **of_process)
+    full = SimpleNamespace(has_slot=lambda name: True, reserve=lambda name: False)
     before = replace(node, taints=())
     for step in (PatchReport(report, report.status), PatchNode(before, labels={}, taints=node.taints)):
         with pytest.raises(NoSlot):
-            drive(writer.write(step, make_snapshot(node=node, report=report)))
+            write(operator, step, full)
     assert operator.client.log == []
+
+
+@pytest.mark.parametrize(
+    ("error", "then"), [(unavailable(), "unanswered"), (Refused("no", status=422), "confirm")]
+)
+def test_a_report_that_gates_keeps_its_slot_only_without_an_answer(error: KubeError, then: str) -> None:
+    operator = tainting()
+    operator.measure("gpu-lost=b")
+    [report] = operator.cache.reports.values()
+    budget = Mock()
+
+    def answer(call: Call) -> Any:
+        raise error
+
+    with pytest.raises(KubeError):
+        write(operator, PatchReport(report, report.status), budget, AnsweringClient(answer))
+    assert [name for name, *_ in budget.method_calls] == ["reserve", then]
