@@ -12,9 +12,9 @@ PYTHON ?= $(shell for needs in ensurepip sys; do \
 READY := .venv/ready-$(shell pwd | cksum | cut -d' ' -f1)
 RUN := .venv/bin/python
 ARGS ?=
-# Tests wait for probes, pods and time as much as they compute: two workers more than cores. Quick ones mostly
+# Tests wait for probes, pods and time as much as they compute: three workers more than cores. Quick ones mostly
 # compute: one more.
-WORKERS := $(shell echo $$((2 + $$(getconf _NPROCESSORS_ONLN))))
+WORKERS := $(shell echo $$((3 + $$(getconf _NPROCESSORS_ONLN))))
 QUICK_WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
 # Python variables of the caller's shell must not reach ours.
