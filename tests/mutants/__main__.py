@@ -42,8 +42,8 @@ PASSED, NO_TESTS = 0, 5
 
 
 class Mutant(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """One fault: `new` instead of `old` in `file`.  `breaks`: what goes wrong then; `killer`: tests to begin
-    with."""
+    """One fault: `new` instead of `old` in `file`.  `breaks`: what goes wrong then; `killer`: files to begin
+    with, or tests (`FILE::TEST`), which may be slow ones."""
 
     id: str
     file: str
@@ -103,13 +103,14 @@ def tests_of(mutant: Mutant) -> list[str]:
         foreign = sum(part not in Path(file).stem for part in parts)
         return foreign, re.search(rf"\b{stem}\b", quick_tests()[file]) is None
 
-    named = [file for file in mutant.killer.split() if (ROOT / file).is_file()]
+    named = [test for test in mutant.killer.split() if (ROOT / test.partition("::")[0]).is_file()]
     return list(dict.fromkeys([*named, *sorted(quick_tests(), key=rank)]))
 
 
-def batches(files: Sequence[str]) -> Iterator[Sequence[str]]:
+def batches(tests: Sequence[str]) -> Iterator[Sequence[str]]:
     first, second = NEAR
-    yield from filter(None, (files[:first], files[first:second], files[second:]))
+    single, files = ([test for test in tests if ("::" in test) is named] for named in (True, False))
+    yield from filter(None, (single, files[:first], files[first:second], files[second:]))
 
 
 def outcome_of(mutant: Mutant, tests: Sequence[str]) -> Outcome:
@@ -125,6 +126,11 @@ def outcome_of(mutant: Mutant, tests: Sequence[str]) -> Outcome:
     return outcome
 
 
+def chosen(tests: Sequence[str]) -> list[str]:
+    """Arguments of pytest; a test that is named may be slow."""
+    return [*OPTIONS, *(["-m", ""] if any("::" in test for test in tests) else []), *tests]
+
+
 def tried(tests: Sequence[str], *, sources: Path, module: str) -> Outcome:
     (temporary := sources / "tmp").mkdir(exist_ok=True)
     environment = os.environ | {
@@ -132,7 +138,7 @@ def tried(tests: Sequence[str], *, sources: Path, module: str) -> Outcome:
         "HYPOTHESIS_STORAGE_DIRECTORY": str(sources / "hypothesis"),
         "PYTHONPATH": os.pathsep.join(str(sources / source) for source in SOURCES),
     }
-    command = [sys.executable, "-c", PROGRAM.format(module=module), str(sources), *OPTIONS, *tests]
+    command = [sys.executable, "-c", PROGRAM.format(module=module), str(sources), *chosen(tests)]
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, check=False, timeout=RUN_SECONDS
@@ -199,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"\n{table(areas, outcomes)}")
     killers = sorted({one.test.partition("[")[0] for one in outcomes.values() if one.test})
     if killers:
-        command = [sys.executable, "-m", "pytest", *OPTIONS, *(options.tests or killers)]
+        command = [sys.executable, "-m", "pytest", *chosen(options.tests or killers)]
         sound = subprocess.run(command, capture_output=True, text=True, check=False)
         if sound.returncode != PASSED:
             print(f"This proves nothing: without a mutant they fail too.\n{sound.stdout[-3000:]}")

@@ -55,7 +55,7 @@ CAUSES = {
         "network-storage", ports=[{"name": "eth0", "rx_mbps": 1200, "tx_mbps": 20, "rate_gbps": 10}]
     ),
     "memory pressure": row("host-memory", pressure={"memory": 0.4}),
-    "page cache that thrashes": row("host-memory", pressure={"io": 0.8}, refaults=40_000, disks=BUSY_DISK),
+    "page cache that thrashes": row("host-memory", pressure={"io": 0.8}, refaults=26_000, disks=BUSY_DISK),
     "swap": row("host-memory", pressure={"io": 0.6}, swap_mbps=60, disks=BUSY_DISK),
     "PCIe into the GPU": row("pcie-or-numa", gpu(0, **STARVED, pcie_rx_mbps=50_000)),
     "PCIe out of it": row("pcie-or-numa", gpu(0, **HOLLOW, pcie_tx_mbps=50_000)),
@@ -68,7 +68,12 @@ CAUSES = {
     "few active SMs": row("small-batches", gpu(0, **FED, sm_active=0.15)),
     "nothing is stalled": row("unknown"),
     "other nodes": row(
-        "unknown", *HOLLOWS, ports=[{"name": "mlx5_0/1", "rx_mbps": 9000, "tx_mbps": 9000, "rate_gbps": 400}]
+        "unknown",
+        *HOLLOWS,
+        ports=[{"name": "mlx5_0/1", "rx_mbps": 11_500, "tx_mbps": 11_500, "rate_gbps": 100}],
+    ),
+    "busy cores that nobody waits for": row(
+        "unknown", pressure={"cpu": UNREAD}, cpu_busy=0.9, runnable=UNREAD
     ),
 }
 
