@@ -33,7 +33,7 @@ OPTIONS += ["-m", "not slow", f"--timeout={TEST_SECONDS}"]
 NEAR = (2, 16)
 """So many files are tried before so many more, and these before all others: a start for each, and most
 mutants need no second one."""
-FAILURE = re.compile(r"^(?:FAILED|ERROR) (\S+\.py.*?)(?: - |$)", re.MULTILINE)
+FAILURE = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - |$)", re.MULTILINE)
 PROGRAM = (
     "import sys, pytest, {module} as mutated; assert mutated.__file__.startswith(sys.argv[1]);"
     "sys.exit(pytest.main(sys.argv[2:]))"

@@ -247,9 +247,9 @@ def test_a_gpu_is_lost_only_by_proof(row: Row) -> None:
 def test_a_run_that_was_cut_off_finds_what_is_bad_and_calls_nothing_good() -> None:
     cut = replace(RESET, problem=Problem(kind="deadline"))
     assert {BAD, GOOD} < {*judge(RESET, node=facts()).answers.values()}
-    found = {*judge(cut, node=facts()).answers.values()}
-    assert BAD in found
-    assert GOOD not in found
+    answers = {*judge(cut, node=facts()).answers.values()}
+    assert BAD in answers
+    assert GOOD not in answers
 
 
 INTENDED = {
