@@ -95,7 +95,9 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
 def test_an_interrupted_run_leaves_nothing_behind(nccl_on: NcclOn, number: signal.Signals) -> None:
     run = nccl_on(TITAN).child("engine()\nphases('init')\ntime.sleep(600)")
     kept = run.folder / "history.json"
-    program = [sys.executable, "-m", "nodegauge_cli", "node", "--probe", "nccl", "--history", str(kept)]
+    longest = ["--", "--budget", "600", "--limits", "600,600,600"]  # the probe ends by itself after the test
+    options = ["--probe", "nccl", "--history", str(kept), *longest]
+    program = [sys.executable, "-m", "nodegauge_cli", "node", *options]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = forkserver.popen(program, env=dict(run.env()), **pipes)
     wait_for(lambda: len(run.left_behind()) > 1, what="the child of the probe")
